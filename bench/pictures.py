@@ -99,7 +99,7 @@ SHOP = [
     Shot("topics", "#/topics", steps=lambda page: page.wait_for_timeout(8_000)),
     Shot("messages", f"#/topics/orders/messages?where={_SEARCH}", steps=_wait_for_search),
     Shot("groups", "#/groups/billing", steps=_wait_for_element("seek")),
-    Shot("dead", "#/dead/enrich_orders.dead", steps=_open_first_letter),
+    Shot("dead", "#/dead/shop.enrich_orders.dead", steps=_open_first_letter),
     Shot("views", "#/views", steps=_wait_for_element("views")),
     Shot("view", "#/views/ranking", steps=_turn_on_live),
     Shot("view-phone", "#/views/ranking", phone=True, steps=_turn_on_live),

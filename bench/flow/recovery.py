@@ -47,7 +47,11 @@ def _run(task: Task, records: int) -> float:
             task.command(), stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT
         )
     try:
-        until(process, output, lambda: _records_derived(cluster, f"{task.output}-flow.progress") >= records)
+        until(
+            process,
+            output,
+            lambda: _records_derived(cluster, f"bench-{task.output}.{task.output}-flow.progress") >= records,
+        )
         return time.monotonic() - began
     finally:
         process.kill()

@@ -147,7 +147,7 @@ class _Change:
         suffix, bootstrap = self._source.suffix, world().cluster.bootstrap
         progress = [
             json.loads(message.value() or b"")
-            for message in committed(bootstrap, f"derive-{suffix}.progress")
+            for message in committed(bootstrap, f"changes-{suffix}.derive-{suffix}.progress")
         ]
         generations = sum(record["record"] == "generation" for record in progress)
         return generations, len(committed(bootstrap, f"derived-{suffix}"))

@@ -246,7 +246,7 @@ class _CaseRun:
                     ),
                     batch["inputs"][self._visits.name],
                 )
-                for batch in batches(bootstrap, self._flow.name)
+                for batch in batches(bootstrap, f"{self._app.name}.{self._flow.name}")
             ],
         )
 

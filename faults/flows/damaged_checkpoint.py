@@ -107,7 +107,7 @@ class _WalkCase:
 
     @property
     def checkpoint(self) -> Path:
-        progress = current(world().cluster, f"{self.flow}.progress")
+        progress = current(world().cluster, f"{self.app.name}.{self.flow}.progress")
         assert progress is not None
         folder = world().settings().checkpoints / self.flow
         if self.damaged_flow == "keep":

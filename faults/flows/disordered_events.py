@@ -179,7 +179,7 @@ class Disorder:
         behind: set[tuple[int, int]] = set()
         read_until = {0: 0, 1: 0}
         newest: dict[int, datetime] = {}
-        for batch in batches(world().cluster.bootstrap, flow):
+        for batch in batches(world().cluster.bootstrap, f"{self.app.name}.{flow}"):
             recorded = batch["watermark_us"]
             watermark = None if recorded is None else _EPOCH + timedelta(microseconds=recorded)
             latest = min(newest.values()) - _LATE if newest.keys() == read_until.keys() else None
@@ -212,15 +212,17 @@ class Disorder:
         self, flow: str, late: set[tuple[int, int]], dead: set[tuple[int, int]], counted: int
     ) -> None:
         bootstrap = world().cluster.bootstrap
-        notes = [_note(record) for record in committed(bootstrap, f"{flow}.late")]
+        notes = [_note(record) for record in committed(bootstrap, f"{self.app.name}.{flow}.late")]
         self._compare(
-            f"{flow}.late", Counter((note["partition"], note["offset"]) for note in notes), Counter(late)
+            f"{self.app.name}.{flow}.late",
+            Counter((note["partition"], note["offset"]) for note in notes),
+            Counter(late),
         )
-        letters = [headers_of(letter) for letter in committed(bootstrap, f"{flow}.dead")]
+        letters = [headers_of(letter) for letter in committed(bootstrap, f"{self.app.name}.{flow}.dead")]
         names = [(f"__headrace.errors.{name}") for name in ("partition", "offset")]
         coordinates = Counter((int(letter[names[0]]), int(letter[names[1]])) for letter in letters)
-        self._compare(f"{flow}.dead", coordinates, Counter(dead))
-        last = batches(bootstrap, flow)[-1]["totals"]
+        self._compare(f"{self.app.name}.{flow}.dead", coordinates, Counter(dead))
+        last = batches(bootstrap, f"{self.app.name}.{flow}")[-1]["totals"]
         if (last["rows_in"], last["late"], last["dead"]) != (len(self.sent), len(late), len(dead)):
             self.outcome.problems.append(
                 f"{flow}: the totals are {last} for {len(self.sent)} in, {len(late)} late, {len(dead)} dead"

@@ -193,7 +193,7 @@ class Flood:
         return False
 
     def batches(self, flow: str) -> list[dict[str, Any]]:
-        return batches(self._bootstrap, f"{flow}-{self._name}")
+        return batches(self._bootstrap, f"{self._name}.{flow}-{self._name}")
 
     # Results
 
@@ -235,7 +235,7 @@ class Flood:
     def _judge_letters(self, outcome: Outcome) -> None:
         expected_letters = {_GOOD_NOTES + number: _poison(number) for number in range(self._sent["poison"])}
         counts: Counter[int] = Counter()
-        for letter in _stream_committed(self._bootstrap, f"keep-{self._name}.dead"):
+        for letter in _stream_committed(self._bootstrap, f"{self._name}.keep-{self._name}.dead"):
             offset = int(headers_of(letter)["__headrace.errors.offset"])
             counts[offset] += 1
             if expected_letters.get(offset) != (letter.key(), letter.value()):

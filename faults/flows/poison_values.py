@@ -149,13 +149,13 @@ class _Scene:
             "the flow", [_text_of_log_row(row) for row in accepted], [_row_text(row) for row in rows]
         )
         self._judge_dead(dead)
-        totals = batches(bootstrap, f"take-{self._suffix}")[-1]["totals"]
+        totals = batches(bootstrap, f"{self._app.name}.take-{self._suffix}")[-1]["totals"]
         if (totals["rows_in"], totals["rows_out"] + totals["dead"]) != (len(self._sent),) * 2:
             self._report_problem(f"the totals are {totals} for {len(self._sent)} values")
         # The last value of an id counts.
         last = {row["id"]: {**row, "number": _without_zero_sign(row["number"])} for row in rows}
         self._judge_rows("the view", self._stored(), [_row_text(row) for row in last.values()])
-        if world().cluster.topic(f"taken_{self._suffix}.dead") is not None:
+        if world().cluster.topic(f"{self._app.name}.taken_{self._suffix}.dead") is not None:
             self._report_problem("the view refused values that the flow had accepted")
 
     def _judge_rows(self, name: str, actual: list[str], expected: list[str]) -> None:
@@ -168,7 +168,7 @@ class _Scene:
 
     def _judge_dead(self, expected: set[int]) -> None:
         letters_per_value: Counter[int] = Counter()
-        for letter in committed(world().cluster.bootstrap, f"take-{self._suffix}.dead"):
+        for letter in committed(world().cluster.bootstrap, f"{self._app.name}.take-{self._suffix}.dead"):
             headers = {name.removeprefix(_ERRORS): value for name, value in headers_of(letter).items()}
             if "offset" not in headers:
                 self._report_problem(f"a dead letter has no offset: {headers}")

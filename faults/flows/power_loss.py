@@ -149,7 +149,7 @@ class _WalkCase:
         return commit_until
 
     def _lose_power(self) -> None:
-        progress = current(world().cluster, f"sum-{self.suffix}.progress")
+        progress = current(world().cluster, f"{self.app.name}.sum-{self.suffix}.progress")
         assert progress is not None
         checkpoints = world().settings().checkpoints
         (folder,) = (checkpoints / f"sum-{self.suffix}").glob(f"{progress.generation.checkpoint}.*")

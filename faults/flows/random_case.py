@@ -263,7 +263,7 @@ class FlowCase:
 
     def _expected(self, generation: int) -> Expected:
         bootstrap = world().cluster.bootstrap
-        records = batches(bootstrap, self.flow.name, generation)
+        records = batches(bootstrap, f"{self.app.name}.{self.flow.name}", generation)
         inputs = []
         for number, topic in enumerate(self._streams):
             batch_of = _batches_of(records, topic.name)

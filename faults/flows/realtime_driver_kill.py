@@ -129,7 +129,7 @@ class Gauges:
 
     def covered_rows(self) -> int:
         """Return the number of rows that the flow's progress covers."""
-        records = committed_json(self._bootstrap, "keep.progress")
+        records = committed_json(self._bootstrap, "gauges.keep.progress")
         return sum(record["rows_out"] for record in records if record["record"] == "batch")
 
     def send_until_uncovered(self) -> None:

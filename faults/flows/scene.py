@@ -225,7 +225,7 @@ class Sales:
     def _judge_progress(self, outcome: Outcome) -> None:
         """Check that no batch number occurs twice, and that the offset ranges have no gap."""
         for flow in ("keep", "sum_up"):
-            records = [row for _, row in self._read(f"{flow}.progress") if row["record"] == "batch"]
+            records = [row for _, row in self._read(f"sales.{flow}.progress") if row["record"] == "batch"]
             numbers = [row["batch"] for row in records]
             if numbers != sorted(set(numbers)):
                 outcome.problems.append(f"{flow}: batches {numbers}")

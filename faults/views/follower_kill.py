@@ -78,7 +78,7 @@ def run(seed: int, *, protected: bool = True, without: str = "atomic-commit", st
 
 def _lost(bootstrap: str, writer: BatchWriter) -> set[bytes]:
     """Return the invalid values without a dead letter."""
-    cluster, topic = Cluster(bootstrap), f"{_NAME}.dead"
+    cluster, topic = Cluster(bootstrap), f"shop.{_NAME}.dead"
     dead_values: set[bytes | None] = set()
     if cluster.topic(topic) is not None:
         dead_values = {message.value() for message in read(cluster, topic, {0: (0, cluster.ends(topic)[0])})}

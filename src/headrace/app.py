@@ -17,7 +17,17 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from headrace.model.declarations import LATE_MODES, LATENCIES, Alert, Flow, LateMode, Latency, Topic, View
+from headrace.model.declarations import (
+    LATE_MODES,
+    LATENCIES,
+    Alert,
+    Flow,
+    LateMode,
+    Latency,
+    OwnNames,
+    Topic,
+    View,
+)
 from headrace.model.errors import (
     AppError,
     SchemaError,
@@ -47,6 +57,7 @@ class App:
         self.computed: list[View] = []
         """Views with ``OnRead()``: they have no store, and a server computes them on read."""
         self.alerts: list[Alert] = []
+        self.own_names = OwnNames(name)
 
     def topic(
         self,
@@ -58,12 +69,14 @@ class App:
         late: timedelta = timedelta(0),
         partitions: int | None = None,
         upcast: Upcast | Sequence[Upcast] = (),
+        of: str | None = None,
     ) -> Topic:
         """Declare a topic of events. Without ``schema``, the flow that writes the topic determines the schema.
 
         ``late`` is how far behind the newest event time of its partition an event may arrive before it is late.
         ``upcast`` is a function, or a chain of functions, that converts the values of older records to ``schema``
-        (``headrace.model.upcast``).
+        (``headrace.model.upcast``). ``of`` is the name of the app that owns the topic, if it is another app on the same
+        log.
         """
         at = caller()
         topic = Topic(
@@ -76,6 +89,7 @@ class App:
             partitions,
             at,
             _upcaster(upcast, at),
+            of,
         )
         self.topics.append(topic)
         return topic
@@ -88,10 +102,12 @@ class App:
         key: str | Sequence[str] = (),
         partitions: int | None = None,
         upcast: Upcast | Sequence[Upcast] = (),
+        of: str | None = None,
     ) -> Topic:
         """Declare a compacted topic: the last row of each key is current, and a null value deletes the row.
 
-        ``upcast`` converts the values of older records, as for a topic of events.
+        ``upcast`` converts the values of older records, and ``of`` names another app that owns the topic, as for a
+        topic of events.
         """
         at = caller()
         topic = Topic(
@@ -104,6 +120,7 @@ class App:
             partitions,
             at,
             _upcaster(upcast, at),
+            of,
         )
         self.topics.append(topic)
         return topic
@@ -163,6 +180,7 @@ class App:
                 version,
                 late,
                 location_of(function),
+                self.own_names,
             )
             self.flows.append(flow)
             return flow
@@ -193,7 +211,7 @@ class App:
             raise_or_collect(
                 _invalid_argument("cached", cached, f"a number of responses, from 0 to {_CACHED_MAX}", at), at
             )
-        view = View(name, topic, _names(key, at) or topic.key, chosen, at, cached)
+        view = View(name, topic, _names(key, at) or topic.key, chosen, at, cached, self.own_names)
         (self.computed if isinstance(view.store, OnRead) else self.views).append(view)
         return view
 

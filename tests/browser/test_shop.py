@@ -89,12 +89,12 @@ def test_a_dead_letter_is_shown_with_its_reason_previewed_and_replayed(page: Pag
     producer = shop.cluster.producer()
     producer.produce("orders", key=order_id, value=f'{{"order_id": "{order_id}", "quantity": "many"}}')
     assert producer.flush(30) == 0
-    letters = "/v1/dead/enrich_orders.dead/letters"
+    letters = "/v1/dead/shop.enrich_orders.dead/letters"
     until(
         lambda: order_id in shop.http.get(letters, limit=100).body.decode(), "the letter", WAIT_MS / 1000, 0.2
     )
     page.goto(f"{shop.address}/#/dead")
-    page.get_by_role("row", name="enrich_orders.dead").click()
+    page.get_by_role("row", name="shop.enrich_orders.dead").click()
     matching_row = page.locator("main table tbody tr", has_text=order_id)
     row = page.locator(f"main table tbody tr[data-key='{matching_row.get_attribute('data-key')}']")
     row.locator("td").nth(3).click()

@@ -13,7 +13,7 @@ from headrace.client.records import read
 from tests.cli.runner import Headrace
 
 APP = "tests.cli.shop:app"
-DEAD = "cli-sell.dead"
+DEAD = "shop.cli-sell.dead"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_the_dead_command_lists_shows_replays_and_dismisses_letters(
     data = ("--data", str(tmp_path), "--json")
     listed = {row["topic"]: row for row in headrace.ok("dead", "list", APP, *data).json}
     assert (listed[DEAD]["kind"], listed[DEAD]["open"], listed[DEAD]["replayed"]) == ("flow", 3, 0)
-    assert listed["products.dead"]["of"] == "products"
+    assert listed["shop.products.dead"]["of"] == "products"
 
     shown = headrace.ok("dead", "show", APP, DEAD, *data).json
     assert [(item["offset"], item.get("value")) for item in shown] == [(2, None), (1, "two"), (0, "one")]

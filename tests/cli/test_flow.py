@@ -106,7 +106,7 @@ def test_a_rebuild_without_a_terminal_names_the_process_that_runs_the_flow_and_n
     name = fresh("keep")
     (folder / "small_rebuilt.py").write_text(APP.replace("writes=kept)", f"writes=kept, name={name!r})"))
     cluster = Cluster(headrace.bootstrap)
-    progress = f"{name}.progress"
+    progress = f"small.{name}.progress"
     cluster.ensure_topic(progress, 1)
 
     def opened_by(pid: int, host: str) -> str:

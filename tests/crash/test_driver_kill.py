@@ -47,7 +47,7 @@ def test_the_oracle_counts_duplicate_and_missing_rows() -> None:
     with run_directory("X6", 1) as home, log_server(home, 1, outcome) as bootstrap:
         sales = Sales(bootstrap, random.Random(1))
         sales.send(5)
-        topics = ("kept", "sums", "keep.progress", "sum_up.progress")
+        topics = ("kept", "sums", "sales.keep.progress", "sales.sum_up.progress")
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.create_topics([NewTopic(topic, 1) for topic in topics]).values():
             future.result(30)

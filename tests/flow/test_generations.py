@@ -19,7 +19,7 @@ from faults.committed_records import committed
 from faults.flows.world import FlowWorld, RunningApp
 from faults.wait import until
 from headrace.app import App
-from headrace.client.generations import generations_of, progress_of
+from headrace.client.generations import generations_of, own_progress_topic, progress_of
 from headrace.client.generations_writer import GenerationsWriter, drop_generation
 from headrace.flow.switch.difference import SWITCH_HEADER
 from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, publish, switch_back, switch_now
@@ -249,7 +249,7 @@ def test_a_dropped_generation_and_its_topics_are_gone_and_its_driver_ends(flow_w
         drop_generation(flow_world.cluster, flow, 2)
         until(lambda: run.runners[0].status.state == "stopped", "the driver ends")
     assert flow_world.cluster.topic(progress.generation.output) is None
-    assert flow_world.cluster.topic(f"{flow.name}.g2.progress") is None
+    assert flow_world.cluster.topic(own_progress_topic(flow, 2)) is None
     assert [entry.number for entry in serving(flow_world, flow).entries] == [1]
 
 

@@ -45,7 +45,7 @@ def test_a_view_of_a_flow_is_proven_in_the_run_and_its_dead_letters_are_written_
 
     view = app.view(f"sums-{mark}-view", sums)
     flow_world.declare(app)
-    cluster, dead = flow_world.cluster, f"sum-{mark}.dead"
+    cluster, dead = flow_world.cluster, f"asked-{mark}.sum-{mark}.dead"
     flow_world.write(sales, [sale(number, product=f"p{number % 3}", after_s=number) for number in range(9)])
     producer = cluster.producer({"linger.ms": 0})
     producer.produce(sales.name, key=b"k", value=b"no sale", headers=[("till", b"3")])

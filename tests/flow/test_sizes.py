@@ -49,7 +49,7 @@ def test_a_record_of_maximum_size_fits_into_a_dead_letter_and_a_row_may_exceed_i
     with flow_world.running(app) as run:
         run.wait_until_derived()
     bootstrap = flow_world.cluster.bootstrap
-    (letter,) = committed(bootstrap, f"repeat-{mark}.dead")
+    (letter,) = committed(bootstrap, f"notes-{mark}.repeat-{mark}.dead")
     assert letter.value() == largest
     assert headers(letter)["topic"] == notes.name
     rows = {row["note_id"]: len(row["text"]) for row in values(bootstrap, f"repeated-{mark}")}

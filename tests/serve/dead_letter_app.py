@@ -40,7 +40,7 @@ class DeadLetterApp:
 
     @property
     def dead(self) -> str:
-        return f"{self.name}-view.dead"
+        return f"{self.name}.{self.name}-view.dead"
 
     def write(self, topic: str, value: bytes, headers: Headers = (), key: bytes | None = b"k") -> None:
         producer = self.cluster.producer({"linger.ms": 0, "message.max.bytes": 100_000_000})

@@ -143,14 +143,14 @@ def test_raw_records_to_topics_that_headrace_writes_are_refused(
     derived = app.topic(f"{name}-derived", key="order_id")
     app.flow(reads=[raw], writes=derived, name=f"{name}-flow")(lambda rows: rows)
     headrace_topics = [
-        f"{name}-flow.progress",
+        f"{name}.{name}-flow.progress",
         f"{derived.name}.g2",
         f"headrace.replays.{name}",
         f"{name}.alerts",
     ]
     # A topic of an app that this server does not know.
     headrace_topics += [f"{name}-other{end}" for end in (".progress", ".late", ".dead", ".alerts", ".g7")]
-    other_topics = [f"{derived.name}.good", f"{name}-flow.progressive"]
+    other_topics = [f"{derived.name}.good", f"{name}.{name}-flow.progressive"]
     for topic in (*headrace_topics, *other_topics):
         cluster.ensure_topic(topic, 1)
     with served(app, cluster, tmp_path) as http:

@@ -70,13 +70,13 @@ def scene(cluster: Cluster) -> Iterator[_Scene]:
         source = ("", "") if offset is None else (rides.name, "rides-id")
         reason = Reason.KEY if offset is None else Reason.SCHEMA
         rejection = Rejection(reason, "a test", generation, *source, 0, offset or 0)
-        dead_topic = f"{name}-{flow_name}.dead"
+        dead_topic = f"{name}.{name}-{flow_name}.dead"
         producer.produce(dead_topic, value=b"%d" % (offset or 0), headers=[*rejection.headers()])
     assert producer.flush(30) == 0
     with contextlib.closing(LetterIndex(None, cluster, app)) as index:
         index.catch_up(progress={})
         for flow_name in FLOWS:
-            dead_topic = f"{name}-{flow_name}.dead"
+            dead_topic = f"{name}.{name}-{flow_name}.dead"
             own = [case for case in cases if case[0] == flow_name]
             letters = letters_at(cluster, dead_topic, [(0, number) for number in range(len(own))])
             refusals += [_Refused(*case, letter) for case, letter in zip(own, letters, strict=True)]
@@ -149,7 +149,7 @@ def test_a_letter_is_settled_if_every_refusal_is_past_and_the_serving_generation
     assert states == expected
     for flow in FLOWS:
         own = {refused.letter.id for refused in scene.refusals if refused.flow == flow}
-        counted = scene.index.counts().get(f"letter-states-{flow}.dead", {})
+        counted = scene.index.counts().get(f"letter-states.letter-states-{flow}.dead", {})
         assert counted.get(LetterState.OPEN, 0) == sum(expected[key] is LetterState.OPEN for key in own)
         open_here = {
             refused.letter.id
@@ -158,7 +158,9 @@ def test_a_letter_is_settled_if_every_refusal_is_past_and_the_serving_generation
         }
         open_counts = scene.index.open_counts()
         listed = sum(
-            count for (topic, _), count in open_counts.items() if topic == f"letter-states-{flow}.dead"
+            count
+            for (topic, _), count in open_counts.items()
+            if topic == f"letter-states.letter-states-{flow}.dead"
         )
         assert listed == len(open_here)
 

@@ -363,7 +363,7 @@ def test_writes_to_derived_and_undeclared_topics_are_refused(
     derived = app.topic(f"{app.topics[0].name}-out", key="order_id")
     app.flow(reads=[app.topics[1]], writes=derived, name=f"{derived.name}-flow")(lambda orders: orders)
     with served(app, cluster, tmp_path) as http:
-        for name in (derived.name, f"{derived.name}-flow.dead", f"{app.views[0].name}.dead"):
+        for name in (derived.name, app.flows[0].dead_topic, app.views[0].dead_topic):
             document = http.post(f"/v1/topics/{name}/records", order(1)).expect(409)
             assert document["code"] == "HR-SERVE-DERIVED"
         for name in ("nothing", "headrace.requests.shop", "..", "__consumer_offsets"):

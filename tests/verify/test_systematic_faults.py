@@ -254,7 +254,9 @@ def test_an_event_that_is_wrongly_late_is_detected_though_the_notes_agree_with_t
 def test_an_old_version_of_a_table_is_detected_though_the_progress_names_the_new_one(
     flow_world: FlowWorld, shop: Shop, run: RunningApp
 ) -> None:
-    noted = [row.tables[shop.rates.name] for row in batches(flow_world.cluster, "faulty-table.progress", 1)]
+    noted = [
+        row.tables[shop.rates.name] for row in batches(flow_world.cluster, "faulty.faulty-table.progress", 1)
+    ]
     assert noted == [{"0": 1}, {"0": 2}]
     report = verified(run, shop, "table")
     assert (report.verdict, report.findings) == ("different", [])

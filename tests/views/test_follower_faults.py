@@ -67,7 +67,10 @@ def test_a_follower_waits_for_a_broker_to_return(tmp_path: Path) -> None:
             assert len(waits) >= 2, followed.lines
             assert len([line for line in followed.lines if "continues" in line]) == len(waits)
             assert followed.follower.status.rebuilds == 1
-        assert {value for _, value, _ in dead_letters(cluster, "sales.dead")} == {b"no JSON 0", b"no JSON 1"}
+        assert {value for _, value, _ in dead_letters(cluster, "shop.sales.dead")} == {
+            b"no JSON 0",
+            b"no JSON 1",
+        }
     finally:
         server.kill()
 

@@ -146,7 +146,7 @@ def test_values_that_do_not_fit_become_dead_letters_and_the_view_continues(
         assert status.applied == 2 * len(POISON) + 6
         assert len(expected) == status.applied - status.dead
         assert sum("do not fit" in line for line in followed.lines) == 1
-    letters = dead_letters(cluster, f"{view.name}.dead")
+    letters = dead_letters(cluster, view.dead_topic)
     assert [value for _, value, _ in letters] == [*POISON.values(), None, None]
     for number, (key, _, headers) in enumerate(letters[: len(POISON)]):
         assert key == b"poison"

@@ -147,7 +147,7 @@ def watch(
     settings = session.settings(alert_exec=alert_exec).alerts
     loaded = load_checked_app(app)
     active = rules_of(loaded, settings)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     every_s = every or settings.every_s or 5.0
     with contextlib.ExitStack() as stack:
         monitor = stack.enter_context(

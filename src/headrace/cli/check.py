@@ -127,7 +127,7 @@ def _mistakes(
             item for item in found if not (options.write_schemas and item.code == "HR-CHECK-SCHEMAS")
         ]
     if options.log:
-        mistakes += log_mistakes(app, session.cluster())
+        mistakes += log_mistakes(app, session.cluster_of(app))
     return mistakes
 
 

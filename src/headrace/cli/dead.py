@@ -96,7 +96,7 @@ def list_dead(session: Session, app: AppName, data: Data = None) -> None:
     from headrace.ops.lag.log_snapshot import take_snapshot
 
     loaded = load_checked_app(app)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     with open_index(session, data, cluster, loaded) as index:
         log = take_snapshot(cluster, index.topics)
         index.catch_up(log)
@@ -155,8 +155,8 @@ def show(
     if state is not None and state not in states:
         raise UsageError(f"--state {state!r} is not a state", hint=f"use one of {', '.join(states)}")
     loaded, named = load_checked_app(app), parse_letter_ids(letters or ())
+    cluster = session.cluster_of(loaded)
     letter_topic = dead_topic_named(loaded, topic)
-    cluster = session.cluster()
     rules = ReplayRules(cluster, loaded, _future_us(session))
     with open_index(session, data, cluster, loaded) as index:
         index.catch_up()
@@ -373,8 +373,8 @@ def _run_job(session: Session, app: str, topic: str, data: Path | None, request:
     from headrace.ops.dead.letter_job import LetterJob
 
     loaded = load_checked_app(app)
+    cluster = session.cluster_of(loaded)
     letter_topic = dead_topic_named(loaded, topic)
-    cluster = session.cluster()
     with open_index(session, data, cluster, loaded) as index, Interrupt() as interrupt:
         future_us = _future_us(session)
         job = LetterJob(cluster, loaded, index, letter_topic, request, SystemClock(), future_us)

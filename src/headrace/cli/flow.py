@@ -37,7 +37,7 @@ def list_flows(session: Session, app: AppName) -> None:
     from headrace.cli.app_loader import load_checked_app
 
     loaded = load_checked_app(app)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     session.out.table([_row(cluster, flow) for flow in loaded.flows])
 
 
@@ -129,7 +129,7 @@ def rebuild(
 
     loaded = load_checked_app(app)
     chosen = flows_to_rebuild(loaded, flows)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     for line in _running_drivers(cluster, chosen):
         session.out.note(line)
     names = ", ".join(flow.name for flow in chosen)

@@ -47,9 +47,10 @@ def list_generations(session: Session, app: AppName) -> None:
     from headrace.cli.app_loader import load_checked_app
     from headrace.client.generations import generations_of
 
-    cluster = session.cluster()
+    loaded = load_checked_app(app)
+    cluster = session.cluster_of(loaded)
     rows: list[dict[str, Any]] = []
-    for flow in load_checked_app(app).flows:
+    for flow in loaded.flows:
         generations = generations_of(cluster, flow)
         entries = () if generations is None else generations.entries
         rows += [_row(cluster, flow, generations, entry) for entry in entries if generations is not None]
@@ -96,8 +97,8 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
     from headrace.flow.switch.operation import Comparison
     from headrace.model.generations import GenerationUnknown
 
-    _, declared = _flow(app, flow)
-    cluster = session.cluster()
+    loaded, declared = _flow(app, flow)
+    cluster = session.cluster_of(loaded)
     generations = generations_of(cluster, declared)
     if generations is None:
         raise GenerationUnknown(flow, generation, ())
@@ -149,7 +150,7 @@ def switch(
     from headrace.flow.switch.operation import switch_now
 
     loaded, declared = _flow(app, flow)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     steps = _downstream_first(cluster, loaded, declared, generation)
     names = ", ".join(f"{each.name} to generation {number}" for each, number in steps)
     session.out.note(f"switch {names}")
@@ -196,7 +197,7 @@ def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes
     from headrace.model.generations import GenerationUnknown
 
     loaded, declared = _flow(app, flow)
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     generations = generations_of(cluster, declared)
     if generations is None:
         raise GenerationUnknown(flow, generation, ())
@@ -220,7 +221,7 @@ def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) ->
     from headrace.client.generations import generations_of
     from headrace.flow.switch.operation import publish, switch_back
 
-    cluster = session.cluster()
+    cluster = session.cluster_of(app)
     generations = generations_of(cluster, flow)
     kept = sorted(generations.kept, key=lambda entry: entry.kept_ms) if generations is not None else []
     if generations is None or not kept:

@@ -162,7 +162,10 @@ def _show_app(
     from headrace.cli.app_state import app_lags
 
     app, data_dir = load_checked_app(name), session.data_dir(data)
-    rows = ([lag.row() for lag in lags] for lags in app_lags(session.cluster(), app, data_dir, rate_window_s))
+    rows = (
+        [lag.row() for lag in lags]
+        for lags in app_lags(session.cluster_of(app), app, data_dir, rate_window_s)
+    )
     if every_s is not None and not session.out.as_json:
         _watch(session, map(columns, rows), every_s)
     for app_rows in rows:

@@ -61,7 +61,7 @@ def serve(
     log_file = LogFile(log_path, settings.serve.access_log_bytes_max) if log_path is not None else None
     server = Server(
         loaded,
-        session.cluster(),
+        session.cluster_of(loaded),
         settings.data,
         settings.serve,
         DEFAULT_SERVE_LISTEN if settings.serve.listen in (None, SERVE_OFF) else settings.serve.listen,

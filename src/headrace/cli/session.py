@@ -11,6 +11,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.output import Output
 
 if TYPE_CHECKING:
+    from headrace.app import App
     from headrace.client.cluster import Cluster
     from headrace.settings import Settings
     from headrace.settings.loader import Flag, Loaded
@@ -109,6 +110,14 @@ class Session:
             self._cluster = Cluster(self.bootstrap, properties, self.timeout_s, replication)
             _OPENED.append(self._cluster)
         return self._cluster
+
+    def cluster_of(self, app: App, *, check: bool = True) -> Cluster:
+        """Connect to the log of an app. Parts that an earlier release started keep the names of their topics."""
+        from headrace.client.earlier_names import keep_earlier_names
+
+        cluster = self.cluster(check=check)
+        keep_earlier_names(cluster, app)
+        return cluster
 
     @classmethod
     def begin(

@@ -117,7 +117,7 @@ def verify(
     chosen = None
     if views or flows:
         chosen = (views_of(loaded, views) if views else [], _flows_of(loaded, flows or ()))
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     if last:
         from headrace.ops.verify.report import last_reports
 
@@ -263,7 +263,7 @@ def _show_last(session: Session, cluster: Cluster, app: App, reports: list[Repor
     codes = []
     for report in reports:
         flow = flow_of(app, report)
-        generations = find_generations(cluster, flow.name) if flow is not None else None
+        generations = find_generations(cluster, flow.writes.name) if flow is not None else None
         outdated = report.outdated_line(generations.serving) if generations is not None else ""
         codes.append(_show(session, Outdated(outdated) if outdated else report))
     return next(code for code in _CODES_BY_SEVERITY if code in codes)

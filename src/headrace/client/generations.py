@@ -15,6 +15,7 @@ from headrace.model.progress import Generation
 __all__ = [
     "TOPIC",
     "GenerationsCache",
+    "all_generations",
     "end_of_generations",
     "find_generations",
     "generations_in_log",
@@ -31,24 +32,39 @@ TOPIC = "headrace.generations"
 _CACHE_S = 1.0
 
 
-def find_generations(cluster: Cluster, flow: str) -> FlowGenerations | None:
-    """Return the recorded generations of a flow; None if the flow was never rebuilt.
+def find_generations(cluster: Cluster, topic: str) -> FlowGenerations | None:
+    """Return the recorded generations of the flow that derives the topic; None if the log has no such record."""
+    value = _records(cluster).get(topic)
+    return None if value is None else _decode(topic, value)
 
-    The topic has one record per rebuild or switch since the last compaction, so it is read completely.
+
+def all_generations(cluster: Cluster) -> dict[str, FlowGenerations]:
+    """Return the recorded generations by the topic that their flow derives."""
+    return {topic: _decode(topic, value) for topic, value in _records(cluster).items()}
+
+
+def _records(cluster: Cluster) -> dict[str, bytes]:
+    """Return the last record of each topic. The log has one per start, rebuild or switch since its last compaction, so
+    it is read completely.
     """
     if cluster.topic(TOPIC) is None:
-        return None
-    value = None
+        return {}
+    values = {}
     ranges = {0: (cluster.starts(TOPIC)[0], cluster.ends(TOPIC)[0])}
     for message in read(cluster, TOPIC, ranges):
-        if message.key() == flow.encode():
-            value = message.value()
-    return None if value is None else decode(value, where=f"topic {TOPIC}: the record of flow {flow}")
+        key, value = message.key(), message.value()
+        if key is not None and value is not None:
+            values[key.decode(errors="replace")] = value
+    return values
+
+
+def _decode(topic: str, value: bytes) -> FlowGenerations:
+    return decode(value, where=f"topic {TOPIC}: the record of topic {topic}")
 
 
 def generations_of(cluster: Cluster, flow: Flow) -> FlowGenerations | None:
     """Return the generations of a flow; None before its first start."""
-    recorded = find_generations(cluster, flow.name)
+    recorded = find_generations(cluster, flow.writes.name)
     if recorded is not None:
         return recorded
     progress = current(cluster, flow.progress_topic)
@@ -82,33 +98,34 @@ def _implied(flow: Flow, progress: Progress) -> FlowGenerations:
 
 def progress_topic_of(cluster: Cluster, flow: Flow, number: int) -> str:
     """Return the progress topic of a generation. Generations of earlier releases share the flow's first one."""
-    own = own_progress_topic(flow.name, number)
+    own = own_progress_topic(flow, number)
     return own if number > 1 and cluster.topic(own) is not None else flow.progress_topic
 
 
-def own_progress_topic(flow: str, number: int) -> str:
-    return f"{flow}.g{number}.progress"
+def own_progress_topic(flow: Flow, number: int) -> str:
+    return flow.own_names.topic(flow.name, f"g{number}.progress")
 
 
 def is_progress_topic(flow: Flow, topic: str) -> bool:
     """Whether this is the progress topic of any generation of the flow."""
-    number = topic.removeprefix(f"{flow.name}.g").removesuffix(".progress")
-    return topic == flow.progress_topic or (
-        number.isdecimal() and topic == own_progress_topic(flow.name, int(number))
-    )
+    prefix = flow.own_names.topic(flow.name, "g")
+    number = topic.removeprefix(prefix).removesuffix(".progress")
+    return topic == flow.progress_topic or (topic == f"{prefix}{number}.progress" and number.isdecimal())
 
 
 def transactional_id_of(flow: Flow, entry: Entry | None) -> str:
     """Return the transactional id of a generation's driver.
 
-    It does not contain the app's name: if two apps have a flow of the same name, they must fence each other.
+    It contains the topic, not the names of the app and the flow: flows that write the same topic must fence each other.
+    A flow that an earlier release started keeps its id, because a driver of that release may still run.
     """
     is_first = entry is None or entry.progress == flow.progress_topic
-    return f"headrace.flow.{flow.name}" + ("" if is_first or entry is None else f".g{entry.number}")
+    name = flow.name if flow.name in flow.own_names.earlier else flow.writes.name
+    return f"headrace.flow.{name}" + ("" if is_first or entry is None else f".g{entry.number}")
 
 
 def serving_progress_topic(cluster: Cluster, flow: Flow) -> str:
-    recorded = find_generations(cluster, flow.name)
+    recorded = find_generations(cluster, flow.writes.name)
     return flow.progress_topic if recorded is None else recorded.serving_entry.progress
 
 
@@ -125,9 +142,9 @@ def generations_in_log(cluster: Cluster, flow: Flow) -> list[Generation]:
     if cluster.topic(flow.progress_topic) is None:
         return []
     found = {record.generation: record for record in generations(cluster, flow.progress_topic)}
-    recorded = find_generations(cluster, flow.name)
+    recorded = find_generations(cluster, flow.writes.name)
     for number in range(2, recorded.newest + 1 if recorded is not None else 0):
-        topic = own_progress_topic(flow.name, number)
+        topic = own_progress_topic(flow, number)
         progress = current(cluster, topic)
         if progress is not None:
             found[number] = progress.generation
@@ -155,7 +172,7 @@ class GenerationsCache:
                     self._found.clear()
                 self._checked_s, self._end = now, end
             if flow.name not in self._found:
-                found = find_generations(self._cluster, flow.name) if self._end >= 0 else None
+                found = find_generations(self._cluster, flow.writes.name) if self._end >= 0 else None
                 self._found[flow.name] = found
             return self._found[flow.name]
 

@@ -1,6 +1,6 @@
 """Changes the generations of a flow: begins one, approves it, drops it, and records a switch.
 
-Only the owner of the transactional id ``headrace.generations.<flow>`` writes the record of a flow: it opens the id,
+Only the owner of the transactional id ``headrace.generations.<topic>`` writes the record of a flow: it opens the id,
 reads the record, and writes the next one. So no update is lost.
 """
 
@@ -27,6 +27,7 @@ __all__ = [
     "GenerationsWriter",
     "cancel_abandoned_switch",
     "drop_generation",
+    "ensure_generations_topic",
     "is_abandoned",
     "process_name",
 ]
@@ -42,10 +43,10 @@ class GenerationsWriter:
     def __init__(self, cluster: Cluster, flow: Flow) -> None:
         self._cluster = cluster
         self._flow = flow
-        cluster.ensure_topic(TOPIC, 1, _CONFIGS)
+        ensure_generations_topic(cluster)
         self.writer = TransactionalWriter(
             cluster,
-            f"headrace.generations.{flow.name}",
+            f"headrace.generations.{flow.writes.name}",
             f"the generations of flow {flow.name}",
             timeout_ms=_TRANSACTION_MS,
             properties=BULK,
@@ -83,7 +84,7 @@ class GenerationsWriter:
 
     def send(self, generations: FlowGenerations) -> None:
         """Add the record to the open transaction."""
-        self.writer.send([OutgoingRecord(TOPIC, self._flow.name.encode(), encode(generations))])
+        self.writer.send([OutgoingRecord(TOPIC, generations.stable.encode(), encode(generations))])
 
     def begin_generation(self, fingerprint: str, reason: str, *, is_served_at_once: bool = False) -> Entry:
         """Record the next generation of the flow. Its driver begins to derive it."""
@@ -91,7 +92,7 @@ class GenerationsWriter:
         number = generations.newest + 1
         entry = Entry(
             number,
-            own_progress_topic(self._flow.name, number),
+            own_progress_topic(self._flow, number),
             f"{generations.stable}.g{number}",
             fingerprint,
             reason,
@@ -118,6 +119,10 @@ class GenerationsWriter:
             raise GenerationServes(self._flow.name, number)
         self.write(generations.without(number))
         return entry
+
+
+def ensure_generations_topic(cluster: Cluster) -> None:
+    cluster.ensure_topic(TOPIC, 1, _CONFIGS)
 
 
 def process_name() -> str:
@@ -149,7 +154,7 @@ def drop_generation(cluster: Cluster, flow: Flow, number: int) -> Entry:
 
 def cancel_abandoned_switch(cluster: Cluster, flow: Flow, now_ms: int) -> None:
     """Cancel the switch of the flow if the process that began it has ended."""
-    generations = find_generations(cluster, flow.name)
+    generations = find_generations(cluster, flow.writes.name)
     if generations is not None and generations.switching and is_abandoned(generations, now_ms):
         with GenerationsWriter(cluster, flow) as writer:
             writer.write(writer.read())

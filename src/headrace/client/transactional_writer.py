@@ -234,12 +234,12 @@ class TransactionalWriter:
                 if is_final or time.monotonic() > deadline:
                     raise self._translate(error, "committing") from error
 
-    def commit_record(self, record: OutgoingRecord) -> int:
-        """Write one record in its own transaction; returns its offset. The topic must have one partition, and only this
-        id may write to it.
+    def commit_record(self, record: OutgoingRecord, others: Sequence[OutgoingRecord] = ()) -> int:
+        """Write one record in its own transaction, together with ``others``; returns its offset. Its topic must have
+        one partition, and only this id may write to it.
         """
         self.begin()
-        self.send([record])
+        self.send([record, *others])
         self.flush()
         offset = self._cluster.ends(record.topic, committed=False)[0] - 1
         self.commit()

@@ -4,7 +4,7 @@ FlowError              (HR-FLOW-…)
 ├── FlowFenced         another driver took over the flow; this driver has written nothing since
 ├── ProducerFenced     the log rejects the flow's producer; Headrace reopens the flow
 ├── TransactionTimedOut  one batch repeatedly exceeds the transaction timeout
-├── FlowNameTaken      a flow of this name on the log belongs to another app
+├── TopicTaken         another flow writes the topic
 ├── CheckpointLost     Spark's checkpoint of the flow does not exist
 ├── CheckpointStale    Spark's checkpoint does not match the log
 ├── StateDamaged       Spark cannot read its state
@@ -36,7 +36,6 @@ __all__ = [
     "FlowError",
     "FlowFailed",
     "FlowFenced",
-    "FlowNameTaken",
     "GenerationMoved",
     "InputDeleted",
     "InputReplaced",
@@ -48,6 +47,7 @@ __all__ = [
     "StateDamaged",
     "SwitchUnderWay",
     "TableRepartitioned",
+    "TopicTaken",
     "TransactionTimedOut",
     "rebuild_hint",
 ]
@@ -103,8 +103,8 @@ class TransactionTimedOut(FlowError):
     code = "HR-FLOW-TRANSACTION-TIMEOUT"
 
 
-class FlowNameTaken(FlowError):
-    code = "HR-FLOW-NAME-TAKEN"
+class TopicTaken(FlowError):
+    code = "HR-FLOW-TOPIC-TAKEN"
 
 
 class CheckpointLost(FlowError):

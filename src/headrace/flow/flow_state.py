@@ -34,7 +34,6 @@ from headrace.flow.context import FlowContext
 from headrace.flow.deleted_heads import find_deleted_heads
 from headrace.flow.errors import (
     FlowChanged,
-    FlowNameTaken,
     InputDeleted,
     InputReplaced,
     OutputCompacted,
@@ -44,6 +43,7 @@ from headrace.flow.errors import (
 )
 from headrace.flow.ownership import Ownership
 from headrace.flow.spark.checkpoint import Checkpoint, first_folder, newest_folder, take_folder
+from headrace.flow.topic_owner import claim_topic, expect_owner
 from headrace.model.declarations import Flow, Topic
 from headrace.model.generations import Entry, FlowGenerations
 from headrace.model.progress import Batch, Driver, Generation, Input, encode
@@ -52,7 +52,6 @@ from headrace.truth import expect_source_of_truth
 
 __all__ = [
     "FlowState",
-    "expect_same_app",
     "log_topic",
     "next_offsets",
     "open_flow",
@@ -112,7 +111,7 @@ def open_flow(
     # is fenced.
     entry, stable, is_serving = _topics_of(cluster, flow, entry)
     progress = current(cluster, entry.progress)
-    expect_same_app(app, flow, progress)
+    expect_owner(cluster, app, flow)
     if progress is None:
         state = _begin(context, writer, ownership.driver(), entry)
         state.stable, state.is_serving = stable, is_serving
@@ -219,7 +218,8 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
     )
     _expect_uncompacted(cluster, generation)
     key, value = encode(generation)
-    offset = writer.commit_record(OutgoingRecord(entry.progress, key, value))
+    claim = claim_topic(cluster, app, flow, entry) if number == 1 else []
+    offset = writer.commit_record(OutgoingRecord(entry.progress, key, value), claim)
     location = options.checkpoint_of(flow.name, generation.checkpoint)
     checkpoint = first_folder(location) if compiled.stateful else location
     return FlowState(
@@ -233,17 +233,6 @@ def _newest_topic(cluster: Cluster, app: App, topic: Topic) -> str:
     """
     generations = _upstream(cluster, app, topic)
     return topic.name if generations is None else (generations.building or generations.serving_entry).topic
-
-
-def expect_same_app(app: App, flow: Flow, progress: Progress | None) -> None:
-    if progress is not None and progress.generation.app != app.name:
-        raise FlowNameTaken(
-            f"flow {flow.name} on this log belongs to app {progress.generation.app}, but this app is {app.name}",
-            detail=f"{flow.progress_topic} has generation {progress.generation.generation} of app"
-            f" {progress.generation.app}",
-            hint="use another name for the flow in one of the two apps (name=...);"
-            f" if app {progress.generation.app} was renamed, change its name back",
-        )
 
 
 def _expect_same_function(compiled: Compiled, progress: Progress) -> None:

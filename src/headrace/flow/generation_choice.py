@@ -14,7 +14,7 @@ from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
-from headrace.flow.flow_state import expect_same_app
+from headrace.flow.topic_owner import expect_owner
 from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = [
@@ -97,10 +97,10 @@ def begin_generation(context: FlowContext, reason: str) -> Entry:
     old one at once: followers build their views from it, and serve the old rows until then.
     """
     cluster, flow = context.cluster, context.flow
+    expect_owner(cluster, context.app, flow)
     with GenerationsWriter(cluster, flow) as writer:
         before = writer.read()
         progress = current(cluster, before.serving_entry.progress)
-        expect_same_app(context.app, flow, progress)
         at_once = flow.is_realtime or (progress is not None and progress.generation.latency == "realtime")
         entry = writer.begin_generation(context.compiled.fingerprint, reason, is_served_at_once=at_once)
     if at_once:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from headrace.client.errors import LogError
 from headrace.client.generations import GenerationsCache, generations_of
 from headrace.client.generations_writer import cancel_abandoned_switch
-from headrace.client.progress import current, reached, unread_records
+from headrace.client.progress import reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
@@ -34,7 +34,7 @@ from headrace.flow.errors import (
     TableRepartitioned,
 )
 from headrace.flow.failures import blame, explain, is_retriable
-from headrace.flow.flow_state import FlowState, expect_same_app, open_flow
+from headrace.flow.flow_state import FlowState, open_flow
 from headrace.flow.generation_choice import (
     begin_generation,
     choose_generation,
@@ -43,6 +43,7 @@ from headrace.flow.generation_choice import (
 )
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
+from headrace.flow.topic_owner import expect_owner
 from headrace.model.errors import SourceLocation
 from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
 
@@ -217,8 +218,8 @@ class FlowRunner:
     def _run_generation(self, entry: Entry, stop: threading.Event) -> SwitchPolicy | None:
         """Run until ``stop`` is set, or until the flow can switch to this generation. Then return the policy."""
         self._ownership.progress_topic = entry.progress
-        # Check this before opening the writer, which would fence the other app.
-        expect_same_app(self.context.app, self._flow, current(self._cluster, entry.progress))
+        # Check this before opening the writer, which would fence the owner.
+        expect_owner(self._cluster, self.context.app, self._flow)
         policy: SwitchPolicy | None = None
         is_due = False
         writer = open_writer(self._cluster, self._flow, entry, self._options.transaction_timeout_ms)

@@ -27,6 +27,7 @@ __all__ = [
     "LateMode",
     "LatePolicy",
     "Latency",
+    "OwnNames",
     "Topic",
     "View",
     "alerts_topic",
@@ -86,6 +87,8 @@ class Topic:
     location: SourceLocation | None = field(default=None, compare=False)
     upcast: Upcaster | None = None
     """Converts older values to the schema; None if no value needs it."""
+    of: str | None = None
+    """The app that owns the topic; None if it is this app."""
 
     @property
     def late_policy(self) -> LatePolicy | None:
@@ -113,6 +116,20 @@ their locations. ``side``: it does not, and the flow writes the records to its t
 LATE_MODES: tuple[LateMode, ...] = ("keep", "drop", "side")
 
 
+@dataclass(slots=True)
+class OwnNames:
+    """The names of the topics that Headrace creates for the flows and views of an app."""
+
+    app: str = ""
+    earlier: set[str] = field(default_factory=set)
+    """The flows and views whose topics an earlier release created. The names of these topics do not contain the app's
+    name.
+    """
+
+    def topic(self, part: str, suffix: str) -> str:
+        return f"{self.app}.{part}.{suffix}" if self.app and part not in self.earlier else f"{part}.{suffix}"
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A plain function of DataFrames that derives one topic from others. The flow is callable like the function.
@@ -135,6 +152,7 @@ class Flow:
     late: LateMode | None = None
     """None: ``drop`` if the function keeps state by event time, otherwise ``keep``."""
     location: SourceLocation | None = field(default=None, compare=False)
+    own_names: OwnNames = field(default_factory=lambda: OwnNames(), compare=False)
 
     def __call__(self, *frames: Any) -> Any:
         return self.function(*frames)
@@ -161,15 +179,16 @@ class Flow:
 
     @property
     def progress_topic(self) -> str:
-        return f"{self.name}.progress"
+        """The progress topic of the first generation."""
+        return self.own_names.topic(self.name, "progress")
 
     @property
     def late_topic(self) -> str:
-        return f"{self.name}.late"
+        return self.own_names.topic(self.name, "late")
 
     @property
     def dead_topic(self) -> str:
-        return f"{self.name}.dead"
+        return self.own_names.topic(self.name, "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +202,11 @@ class View:
     location: SourceLocation | None = field(default=None, compare=False)
     cached: int = 0
     """How many responses a server caches. A cached response is valid until the view changes."""
+    own_names: OwnNames = field(default_factory=lambda: OwnNames(), compare=False)
 
     @property
     def dead_topic(self) -> str:
-        return f"{self.name}.dead"
+        return self.own_names.topic(self.name, "dead")
 
 
 @dataclass(frozen=True, slots=True)

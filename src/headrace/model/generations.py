@@ -1,8 +1,8 @@
 """The generations of a flow that exist side by side, and which of them serves.
 
-A flow has one generation until its first rebuild. From then on, topic ``headrace.generations`` has a record per flow
-(key: the flow's name) with all generations that exist: the *serving* one, perhaps one that is *building*, and those
-that are *kept*. Each of them has a progress topic and a topic for its rows.
+Topic ``headrace.generations`` has a record per derived topic (key: its name). The record names the flow, and all its
+generations that exist: the *serving* one, perhaps one that is *building*, and those that are *kept*. Each of them has a
+progress topic and a topic for its rows. A flow has one generation until its first rebuild.
 
 The flow's topic, under the name that the app declares, is the *stable topic*. The serving generation writes it; all
 other generations write only topics of their own (``<topic>.g2``). A switch to another generation writes the difference

@@ -5,9 +5,10 @@ and neither ``.`` nor ``..``. The names also become names of files and SQLite ta
 The log rejects two topics that differ only by dot and underscore. Two names are twins if they differ only by case, dot
 or underscore.
 
-Headrace creates further topics: for a flow ``.progress``, ``.late`` and ``.dead``, for a view ``.dead``, for the app
-``.alerts`` and ``headrace.schemas.<app>``. Each rebuild adds a topic for the flow's output (``.g2``, ``.g3`` …)
-and one for its progress (``.g2.progress``). None of these topics may collide with a declared topic.
+Headrace creates further topics: for a flow ``<app>.<flow>.progress``, ``.late`` and ``.dead``, for a view
+``<app>.<view>.dead``, for the app ``<app>.alerts`` and ``headrace.schemas.<app>``. Each rebuild adds a topic for the
+flow's output (``<topic>.g2``, ``.g3`` …) and one for its progress (``<app>.<flow>.g2.progress``). None of these topics
+may collide with a declared topic.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _Part = Topic | Flow | View | Alert
 _PartType = TypeVar("_PartType", Topic, Flow, View, Alert, _Part)
 
 _RULE = "use 1 to 249 ASCII letters, digits, '.', '_' or '-'"
-_LATER_GENERATION = ".g1000"
+_LATER_GENERATION = "g1000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,10 @@ def _faults(app: Declared, noun: str, parts: Sequence[_Part]) -> Iterator[AppErr
         if not fault:
             longest_name = max(_own_topic_names(app, part), key=len, default="")
             if longest_name and name_fault(longest_name):
-                suffix = longest_name[len(part.name) :]
-                fault = f"{part.name[:20]}… is too long: {len(longest_name)} characters with {suffix!r}"
+                length = len(longest_name)
+                fault = (
+                    f"{part.name[:20]}… is too long: the topic {longest_name[:40]}… has {length} characters"
+                )
         if fault:
             yield AppError(
                 f"{'an' if noun[0] == 'a' else 'a'} {noun}'s name: {fault}",
@@ -188,12 +191,12 @@ def _log_topics(app: Declared) -> Iterator[_LogTopic]:
 def _own_topic_names(app: Declared, part: _Part) -> tuple[str, ...]:
     match part:
         case Flow():
-            later = f"{part.name}{_LATER_GENERATION}.progress"
+            later = part.own_names.topic(part.name, f"{_LATER_GENERATION}.progress")
             return (part.progress_topic, part.late_topic, part.dead_topic, later)
         case View():
             return (part.dead_topic,)
         case Topic():
-            return (f"{part.name}{_LATER_GENERATION}",) if writer_of(app, part) else ()
+            return (f"{part.name}.{_LATER_GENERATION}",) if writer_of(app, part) else ()
         case Alert():
             return ()
 

@@ -17,6 +17,7 @@ from headrace.flow.context import FlowContext
 from headrace.flow.generation_choice import derivable
 from headrace.flow.runner import FlowRunner
 from headrace.model.generations import FlowGenerations, GenerationServes, GenerationUnknown
+from headrace.runtime.other_apps import OtherApps
 from headrace.runtime.part import Part
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class BesideFlows:
         self._contexts: dict[str, FlowContext] = {}
         self._beside: dict[tuple[str, int], FlowRunner] = {}
         self._lock = threading.Lock()
+        self._others = OtherApps(run.cluster, run.app, run.note)
 
     def add(self, context: FlowContext) -> None:
         with self._lock:
@@ -47,12 +49,13 @@ class BesideFlows:
         while not stop.wait(_CHECK_S):
             with self._lock:
                 contexts = list(self._contexts.values())
-            for context in contexts:
-                try:
+            try:
+                for context in contexts:
                     self._update(context, stop)
-                except LogError:
-                    # The log does not respond. The flows report it.
-                    break
+                self._others.poll()
+            except LogError:
+                # The log does not respond. The flows report it.
+                continue
 
     def _update(self, context: FlowContext, stop: threading.Event) -> None:
         generations = self._cache.get(context.flow)

@@ -63,6 +63,7 @@ def rebuild(
     from headrace.flow.generation_choice import begin_generation, first_entry
     from headrace.flow.ownership import Ownership, open_writer
     from headrace.flow.spark.session import start, stop
+    from headrace.flow.topic_owner import expect_owner
 
     check(app)
     flows = flows_to_rebuild(app, names)
@@ -77,6 +78,7 @@ def rebuild(
             context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
             has_begun = generations_of(cluster, flow) is not None
             entry = begin_generation(context, "requested") if has_begun else first_entry(context)
+            expect_owner(cluster, app, flow)
             writer = open_writer(cluster, flow, entry, options.transaction_timeout_ms)
             try:
                 ownership = Ownership(cluster, flow, options.transaction_timeout_ms)

@@ -16,6 +16,7 @@ from headrace.app import App
 from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
+from headrace.client.earlier_names import keep_earlier_names
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
@@ -151,13 +152,14 @@ class Run:
             )
             address = self._broker.address
         self.cluster = Cluster(address, log.properties, replication=self.settings.topics.replication)
+        keep_earlier_names(self.cluster, self.app)
         letters = index_path(self.settings.data, self.app.name)
         self._lag_monitor = LagMonitor(
             self.cluster, self.app, RunPositions(self), letters, timeout_s=_LAG_TIMEOUT_S
         )
         history = expect_history_fits(self.cluster, self.app, SystemClock().now_ms())
         for topic in self.app.topics:
-            if self.app.writer_of(topic) is None:
+            if self.app.writer_of(topic) is None and topic.of is None:
                 ensure_declared(self.cluster, topic, topic.name, self.settings.topics.partitions)
         history.record(self.cluster)
         for line in history.notes():

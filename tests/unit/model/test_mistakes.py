@@ -87,11 +87,11 @@ MISTAKES = {
     "no room for the side topics of a flow": (
         "@app.flow(reads=[clicks], writes=app.topic('out', key='user'), name='f' * 241) # ! NAME\n"
         "def flow(clicks): ...",
-        "250 characters with '.progress'",
+        "characters",
     ),
     "no room for the generations of a topic": (
         "out = app.topic('t' * 244, key='user') # ! NAME\n@app.flow(reads=[clicks], writes=out)\ndef flow(clicks): ...",
-        "250 characters with '.g1000'",
+        "… has 250 characters",
     ),
     "a topic twice": ("app.topic('clicks', Click) # ! TWIN-NAMES", "is declared twice, first at"),
     "a topic and its twin by case": (

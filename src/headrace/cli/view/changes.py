@@ -129,7 +129,7 @@ def switch(
         session.out.table([switch_flow_back(session, loaded, flow, behind=behind)])
         return
     (new,) = views_of(loaded, [to])
-    cluster = session.cluster()
+    cluster = session.cluster_of(loaded)
     serving = names_of(cluster, loaded.name).get(name, name)
     old = next((view for view in loaded.views if view.name == serving), None)
     if name not in {view.name for view in loaded.views} and serving == name:

@@ -153,7 +153,7 @@ def _share(
 
     reporter = _Reporter(session, followers)
     restarted = time.monotonic()
-    with SharedViews(session.cluster(), app.name, group, len(app.views), start, stop) as shared:
+    with SharedViews(session.cluster_of(app), app.name, group, len(app.views), start, stop) as shared:
         while not stop_requested():
             shared.poll(_POLL_S)
             reporter.report()

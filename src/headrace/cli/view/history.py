@@ -28,9 +28,9 @@ def check_history_of_views(session: Session, app: App, views: Sequence[View]) ->
 
     followed = {view.topic.name for view in views}
     topics = [topic for topic in source_topics(app) if topic.name in followed]
+    check_reachable(session.bootstrap)
+    cluster = session.cluster_of(app, check=False)
     if topics:
-        check_reachable(session.bootstrap)
-        cluster = session.cluster(check=False)
         expect_history_fits(cluster, app, SystemClock().now_ms(), topics=topics).record(cluster)
 
 

@@ -187,7 +187,7 @@ def _behind(session: Session, app: App, view: View, serving: Position) -> int | 
     from headrace.client.generations import progress_of
 
     try:
-        cluster = session.cluster()
+        cluster = session.cluster_of(app)
         if serving.generation:
             flow = next((flow for flow in app.flows if flow.writes.name == view.topic.name), None)
             progress = progress_of(cluster, flow, serving.generation) if flow else None

@@ -183,7 +183,7 @@ class SwitchOperation:
         return self._opened
 
     def begin(self) -> None:
-        under_way = find_generations(self._cluster, self._flow.name)
+        under_way = find_generations(self._cluster, self._flow.writes.name)
         if (
             under_way is not None
             and under_way.switching

@@ -51,8 +51,9 @@ def spring_origin(topic: str) -> str | None:
 
 
 def dead_topic_named(app: App, name: str) -> DeadTopic:
+    """Find a topic by its name, or by the name of its flow or view."""
     for topic in dead_topics(app):
-        if topic.name == name:
+        if name == topic.name or (name == topic.owner and topic.kind != "spring"):
             return topic
     # Do not list the names: an HTTP client might not be allowed to see them.
     raise NoDeadTopic(

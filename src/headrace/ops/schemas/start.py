@@ -24,6 +24,7 @@ from headrace.model.schema_version import (
     versions_of_id,
 )
 from headrace.ops.schemas.history import TopicHistory, judge
+from headrace.ops.schemas.owners import owner_mistakes
 
 __all__ = ["HistoryCheck", "check_history", "expect_history_fits"]
 
@@ -35,10 +36,11 @@ class HistoryCheck:
     """The topics of which a sample was read."""
     new_versions: list[SchemaVersion] = field(default_factory=list)
     """The versions that the app must record. Versions of topics that another app owns are not among them."""
+    owner_mistakes: list[AppError] = field(default_factory=list)
 
     @property
     def mistakes(self) -> list[AppError]:
-        return [mistake for history in self.histories for mistake in history.mistakes]
+        return self.owner_mistakes + [mistake for history in self.histories for mistake in history.mistakes]
 
     def notes(self) -> Iterator[str]:
         """Yield a line for each topic with sampled records that were invalid before, and remain so."""
@@ -77,6 +79,7 @@ def check_history(
     check = HistoryCheck(app)
     if chosen:
         owned = owned_versions(cluster, app.name, [topic.name for topic in chosen])
+        check.owner_mistakes = owner_mistakes(cluster, chosen, app.name, owned)
         for topic in chosen:
             _check_topic(cluster, check, topic, owned.get(topic.name, (app.name, [])), now_ms)
     return check

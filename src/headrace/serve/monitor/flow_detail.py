@@ -90,7 +90,7 @@ def _inputs(flow: Flow, progress: Progress | None) -> list[dict[str, Any]]:
 
 
 def _others(cluster: Cluster, flow: Flow) -> list[OtherGeneration]:
-    generations = find_generations(cluster, flow.name)
+    generations = find_generations(cluster, flow.writes.name)
     others = []
     for entry in generations.entries if generations is not None else ():
         if generations is None or entry.number == generations.serving:
