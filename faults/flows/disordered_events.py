@@ -211,18 +211,16 @@ class Disorder:
     def _judge_side_topics(
         self, flow: str, late: set[tuple[int, int]], dead: set[tuple[int, int]], counted: int
     ) -> None:
-        bootstrap = world().cluster.bootstrap
-        notes = [_note(record) for record in committed(bootstrap, f"{self.app.name}.{flow}.late")]
+        bootstrap, own_name = world().cluster.bootstrap, f"{self.app.name}.{flow}"
+        notes = [_note(record) for record in committed(bootstrap, f"{own_name}.late")]
         self._compare(
-            f"{self.app.name}.{flow}.late",
-            Counter((note["partition"], note["offset"]) for note in notes),
-            Counter(late),
+            f"{own_name}.late", Counter((note["partition"], note["offset"]) for note in notes), Counter(late)
         )
-        letters = [headers_of(letter) for letter in committed(bootstrap, f"{self.app.name}.{flow}.dead")]
+        letters = [headers_of(letter) for letter in committed(bootstrap, f"{own_name}.dead")]
         names = [(f"__headrace.errors.{name}") for name in ("partition", "offset")]
         coordinates = Counter((int(letter[names[0]]), int(letter[names[1]])) for letter in letters)
-        self._compare(f"{self.app.name}.{flow}.dead", coordinates, Counter(dead))
-        last = batches(bootstrap, f"{self.app.name}.{flow}")[-1]["totals"]
+        self._compare(f"{own_name}.dead", coordinates, Counter(dead))
+        last = batches(bootstrap, own_name)[-1]["totals"]
         if (last["rows_in"], last["late"], last["dead"]) != (len(self.sent), len(late), len(dead)):
             self.outcome.problems.append(
                 f"{flow}: the totals are {last} for {len(self.sent)} in, {len(late)} late, {len(dead)} dead"

@@ -67,7 +67,7 @@ def running(app: App, max_rows: int, **options: Any) -> Iterator[RunningApp]:
 
 
 def batches(bootstrap: str, flow: str, generation: int = 1) -> list[dict[str, Any]]:
-    """Return the progress records of a generation's batches. ``flow`` is the flow's name after its app's: ``app.flow``."""
+    """Return the progress records of a generation's batches. ``flow`` is ``<app>.<flow>``."""
     topic = f"{flow}.progress" if generation == 1 else f"{flow}.g{generation}.progress"
     return [record for record in committed_json(bootstrap, topic) if record["record"] == "batch"]
 

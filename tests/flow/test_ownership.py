@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from headrace.client.errors import LogError
 from headrace.client.progress import batches, current, current_driver, wait_until_decided
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter, WriterRefused
 from headrace.flow.context import FlowContext, FlowOptions
-from headrace.flow.errors import FlowFenced, FlowNameTaken, ProducerFenced, TransactionTimedOut
+from headrace.flow.errors import FlowFenced, ProducerFenced, TopicTaken, TransactionTimedOut
 from headrace.flow.flow_state import open_flow
 from headrace.flow.generation_choice import choose_generation
 from headrace.flow.ownership import Ownership, open_writer
@@ -38,11 +38,11 @@ class Note:
 class Copy:
     """A flow that copies notes."""
 
-    def __init__(self, app: str = "", flow: str = "") -> None:
+    def __init__(self, app: str = "", flow: str = "", copies: str = "") -> None:
         mark = uuid.uuid4().hex[:8]
         self.app = App(app or f"copy-{mark}")
         self.notes = self.app.topic(f"notes-{mark}", Note, key="note")
-        self.copies = self.app.topic(f"copies-{mark}", key="note")
+        self.copies = self.app.topic(copies or f"copies-{mark}", key="note")
 
         @self.app.flow(reads=[self.notes], writes=self.copies, name=flow or f"copy-{mark}")
         def copy(notes: DataFrame) -> DataFrame:
@@ -70,10 +70,12 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     commit, commit_alone = TransactionalWriter.commit, TransactionalWriter.commit_record
     opening = threading.local()
 
-    def commit_record(self: TransactionalWriter, record: OutgoingRecord) -> int:
+    def commit_record(
+        self: TransactionalWriter, record: OutgoingRecord, others: Sequence[OutgoingRecord] = ()
+    ) -> int:
         opening.now = True
         try:
-            return commit_alone(self, record)
+            return commit_alone(self, record, others)
         finally:
             opening.now = False
 
@@ -196,27 +198,43 @@ def test_a_replaced_driver_is_refused_and_names_its_successor(
     assert copy.written(flow_world) == ["a", "b"]
 
 
-def test_a_flow_name_of_another_app_on_the_log_is_refused(flow_world: FlowWorld) -> None:
+def test_a_topic_that_another_flow_derives_is_refused(flow_world: FlowWorld) -> None:
     first = Copy()
     first.write(flow_world, "a")
     with flow_world.running(first.app, follow=False) as run:
         run.wait_until_derived()
-    second = Copy(flow=first.copy.name)
-    with pytest.raises(FlowNameTaken) as refused, flow_world.running(second.app, follow=False) as run:
-        until(lambda: run.errors, "the flow stops")
-    assert first.app.name in refused.value.message
-    assert second.app.name in refused.value.message
-    assert "another name" in refused.value.hint
-    assert flow_world.cluster.topic(second.copies.name) is None
+        others = [Copy(copies=first.copies.name), Copy(app=first.app.name, copies=first.copies.name)]
+        for other in others:
+            other.write(flow_world, "b")
+            with (
+                pytest.raises(TopicTaken) as refused,
+                flow_world.running(other.app, follow=False) as other_run,
+            ):
+                until(lambda: other_run.errors, "the flow stops")
+            assert f"derived by flow {first.copy.name}" in refused.value.message
+        assert first.app.name in refused.value.message or first.copy.name in refused.value.hint
+        # The owner was not fenced.
+        first.write(flow_world, "c")
+        run.wait_until_derived()
+    assert sorted(first.written(flow_world)) == ["a", "c"]
 
 
-def test_only_one_of_two_apps_that_start_the_same_flow_name_writes(
-    flow_world: FlowWorld,
-) -> None:
+def test_two_apps_may_have_a_flow_of_the_same_name(flow_world: FlowWorld) -> None:
     first = Copy()
     second = Copy(flow=first.copy.name)
+    first.write(flow_world, "a")
+    second.write(flow_world, "b")
+    for copy in (first, second):
+        with flow_world.running(copy.app, follow=False) as run:
+            run.wait_until_derived()
+    assert (first.written(flow_world), second.written(flow_world)) == (["a"], ["b"])
+
+
+def test_only_one_of_two_flows_that_start_to_derive_a_topic_writes(flow_world: FlowWorld) -> None:
+    first = Copy()
+    second = Copy(copies=first.copies.name)
     second.write(flow_world, "a")
-    # The driver has checked that no flow of this name exists.
+    # The driver has checked that no flow derives the topic.
     writer = open_writer(flow_world.cluster, first.copy)
     with flow_world.running(second.app, follow=False) as run:
         run.wait_until_derived()

@@ -85,13 +85,13 @@ MISTAKES = {
         "'<lambda>' has characters",
     ),
     "no room for the side topics of a flow": (
-        "@app.flow(reads=[clicks], writes=app.topic('out', key='user'), name='f' * 241) # ! NAME\n"
+        "@app.flow(reads=[clicks], writes=app.topic('out', key='user'), name='f' * 231) # ! NAME\n"
         "def flow(clicks): ...",
-        "characters",
+        "has 251 characters",
     ),
     "no room for the generations of a topic": (
         "out = app.topic('t' * 244, key='user') # ! NAME\n@app.flow(reads=[clicks], writes=out)\ndef flow(clicks): ...",
-        "… has 250 characters",
+        "has 250 characters",
     ),
     "a topic twice": ("app.topic('clicks', Click) # ! TWIN-NAMES", "is declared twice, first at"),
     "a topic and its twin by case": (
@@ -116,28 +116,45 @@ MISTAKES = {
         "flow 'flow' is declared twice",
     ),
     "a topic where a flow has its progress": (
-        "app.topic('flow.progress', Click)\n"
+        "app.topic('shop.flow.progress', Click)\n"
         "@app.flow(reads=[clicks], writes=app.topic('out', key='user')) # ! NAME-TAKEN\ndef flow(clicks): ...",
-        "topic 'flow.progress' of flow 'flow' collides with topic 'flow.progress', declared at",
+        "topic 'shop.flow.progress' of flow 'flow' collides with topic 'shop.flow.progress', declared at",
     ),
     "a topic where a flow has its late rows, nearly": (
-        "app.topic('Flow_late', Click)\n"
+        "app.topic('Shop_Flow_late', Click)\n"
         "@app.flow(reads=[clicks], writes=app.topic('out', key='user')) # ! NAME-TAKEN\ndef flow(clicks): ...",
-        "topic 'flow.late' of flow 'flow' collides with topic 'Flow_late'",
+        "topic 'shop.flow.late' of flow 'flow' collides with topic 'Shop_Flow_late'",
     ),
     "a topic where a view has its dead letters": (
-        "app.topic('v.dead', Click)\napp.view('v', clicks) # ! NAME-TAKEN",
-        "topic 'v.dead' of view 'v' collides with topic 'v.dead'",
+        "app.topic('shop.v.dead', Click)\napp.view('v', clicks) # ! NAME-TAKEN",
+        "topic 'shop.v.dead' of view 'v' collides with topic 'shop.v.dead'",
     ),
     "a view and a flow with the same dead-letter topic": (
         "@app.flow(reads=[clicks], writes=app.topic('out', key='user'))\ndef both(clicks): ...\n"
         "app.view('both', clicks) # ! NAME-TAKEN",
-        "topic 'both.dead' of view 'both' collides with topic 'both.dead' of flow 'both'",
+        "topic 'shop.both.dead' of view 'both' collides with topic 'shop.both.dead' of flow 'both'",
     ),
     "a topic where a rebuild will write": (
         "@app.flow(reads=[clicks], writes=app.topic('out', key='user'))\ndef flow(clicks): ...\n"
         "app.topic('out.g2', Click) # ! NAME-TAKEN",
         "topic 'out.g2' collides with a rebuild of topic 'out' by flow 'flow'",
+    ),
+    "a topic of an app with an invalid name": (
+        "app.topic('rides', Click, of='a b') # ! OF",
+        "'a b' has characters other than",
+    ),
+    "a topic of another app that is this app": (
+        "app.topic('rides', Click, of='shop') # ! OF",
+        "topic 'rides' cannot be a topic of another app: 'shop' is this app",
+    ),
+    "a topic of another app that a flow writes": (
+        "rides = app.topic('rides', key='user', of='bikes') # ! OF\n"
+        "@app.flow(reads=[clicks], writes=rides)\ndef flow(clicks): ...",
+        "flow 'flow' of this app writes it",
+    ),
+    "a topic of another app with partitions": (
+        "app.table('rides', Click, key='user', partitions=2, of='bikes') # ! OF",
+        "partitions is set, but the other app creates the topic",
     ),
     "a topic of another app is read": (
         "theirs = App('other').topic('clicks', Click)\n"
