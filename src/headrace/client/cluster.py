@@ -65,6 +65,7 @@ _NO_LEADER = {
 
 
 _Client = TypeVar("_Client")
+_Shared = TypeVar("_Shared")
 
 
 def listed_offset(result: ListOffsetsResultInfo) -> int:
@@ -105,6 +106,16 @@ class Cluster:
     """When ``ensure_topic`` last created or found each topic (monotonic time). Entries expire after
     ``_PROPAGATION_S``.
     """
+    _shared: dict[object, Any] = field(default_factory=dict, repr=False)
+    _shared_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def shared(self, key: object, create: Callable[[], _Shared]) -> _Shared:
+        """Return the object that all users of this connection share; create it at the first call."""
+        with self._shared_lock:
+            if key not in self._shared:
+                self._shared[key] = create()
+            found: _Shared = self._shared[key]
+            return found
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         base: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from headrace.client.cluster import Cluster
+from headrace.client.last_values import last_values
 from headrace.client.progress import Progress, current, generations
-from headrace.client.records import read
 from headrace.clock import Clock, SystemClock
 from headrace.model.declarations import Flow
 from headrace.model.generations import Entry, FlowGenerations, decode
@@ -34,28 +34,17 @@ _CACHE_S = 1.0
 
 def find_generations(cluster: Cluster, topic: str) -> FlowGenerations | None:
     """Return the recorded generations of the flow that derives the topic; None if the log has no such record."""
-    value = _records(cluster).get(topic)
+    value = last_values(cluster, TOPIC).get(topic.encode())
     return None if value is None else _decode(topic, value)
 
 
 def all_generations(cluster: Cluster) -> dict[str, FlowGenerations]:
     """Return the recorded generations by the topic that their flow derives."""
-    return {topic: _decode(topic, value) for topic, value in _records(cluster).items()}
-
-
-def _records(cluster: Cluster) -> dict[str, bytes]:
-    """Return the last record of each topic. The log has one per start, rebuild or switch since its last compaction, so
-    it is read completely.
-    """
-    if cluster.topic(TOPIC) is None:
-        return {}
-    values = {}
-    ranges = {0: (cluster.starts(TOPIC)[0], cluster.ends(TOPIC)[0])}
-    for message in read(cluster, TOPIC, ranges):
-        key, value = message.key(), message.value()
-        if key is not None and value is not None:
-            values[key.decode(errors="replace")] = value
-    return values
+    found = {}
+    for key, value in last_values(cluster, TOPIC).items():
+        topic = key.decode(errors="replace")
+        found[topic] = _decode(topic, value)
+    return found
 
 
 def _decode(topic: str, value: bytes) -> FlowGenerations:
