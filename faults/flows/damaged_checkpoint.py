@@ -72,7 +72,7 @@ def run(seed: int, *, protected: bool = True, without: str = "checkpoint-check")
         else:
             from headrace.flow import flow_state
 
-            with patched(flow_state, "_resume", lambda *_: False):
+            with patched(flow_state, "clean_up", lambda *_: False):
                 walk.run(damage)
     return outcome
 

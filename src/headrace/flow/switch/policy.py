@@ -153,8 +153,8 @@ class SwitchPolicy:
 
     def _compare(self, generations: FlowGenerations, now: float) -> None:
         entry = generations.expect(self._number)
-        limits = self._context.options.switch
-        if not limits.auto and not entry.approved:
+        switch = self._context.options.switch
+        if not switch.auto and not entry.approved:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; to switch, run:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"

@@ -55,23 +55,23 @@ class SwitchReport:
     def changed_percent(self) -> float:
         return 100 * self.counts.changed / max(1, self.counts.before)
 
-    def exceeded(self, limits: SwitchSettings) -> list[str]:
+    def exceeded(self, switch: SwitchSettings) -> list[str]:
         """Return a text for each limit that the difference exceeds."""
         rejected = self.shares_after.rejected_percent - self.shares_before.rejected_percent
         values = (
             (
                 self.gone_percent,
-                limits.gone_percent_max,
+                switch.gone_percent_max,
                 f"{self.counts.gone} of {self.counts.before} keys are gone",
             ),
             (
                 self.changed_percent,
-                limits.changed_percent_max,
+                switch.changed_percent_max,
                 f"the rows of {self.counts.changed} of {self.counts.before} keys changed",
             ),
             (
                 rejected,
-                limits.rejected_percent_max,
+                switch.rejected_percent_max,
                 f"late and dead records are {self.shares_after.rejected_percent:g} % of the input instead of"
                 f" {self.shares_before.rejected_percent:g} %",
             ),
