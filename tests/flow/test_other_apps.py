@@ -16,7 +16,7 @@ from headrace.client.generations_writer import GenerationsWriter
 from headrace.model.errors import AppMistakes
 from headrace.model.generations import Switch
 from headrace.ops.schemas.start import expect_history_fits
-from headrace.runtime.other_apps import OtherApps
+from headrace.runtime.beside import OtherApps
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def test_a_topic_of_a_flow_that_the_app_no_longer_declares_is_refused(apps: Apps
         apps.check(app)
 
 
-def test_a_switch_of_another_app_is_told_once(apps: Apps) -> None:
+def test_a_switch_of_another_app_is_reported_once(apps: Apps) -> None:
     lines: list[str] = []
     others = OtherApps(
         apps.world.cluster, apps.reader(apps.lengths.name, Length, apps.first.name), lines.append

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from headrace.client.cluster import Cluster
-from headrace.client.last_values import last_values
 from headrace.client.progress import Progress, current, generations
+from headrace.client.records import last_values
 from headrace.clock import Clock, SystemClock
 from headrace.model.declarations import Flow
 from headrace.model.generations import Entry, FlowGenerations, decode

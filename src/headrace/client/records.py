@@ -1,7 +1,10 @@
-"""Reads and writes a few records: bounded reads of committed records, and a single write."""
+"""Reads and writes a few records: bounded reads of committed records, the last values of a small topic, and a single
+write.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -9,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError, from_kafka
 
-__all__ = ["last_record", "next_records", "read", "take", "write"]
+__all__ = ["LastValues", "last_record", "last_values", "next_records", "read", "take", "write"]
 
 _RESPONSE_S = 30.0
 _POLL_RECORDS_MAX = 10_000
@@ -133,3 +136,43 @@ def write(
     producer.flush(cluster.timeout_s + 1)
     if failed:
         raise from_kafka(failed[0], doing)
+
+
+class LastValues:
+    """The last value of each key of a topic with one partition, kept up to date by reading only the new records.
+
+    Thread-safe. Use ``last_values``, which has one per connection and topic."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._topic_id = ""
+        self._end = 0
+        self._values: dict[bytes, bytes] = {}
+
+    def read(self) -> dict[bytes, bytes]:
+        """Return the committed values as of this call; keys whose last value is null are missing."""
+        with self._lock:
+            info = self._cluster.topic(self._topic)
+            if info is None:
+                self._topic_id = ""
+                return {}
+            end = self._cluster.ends(self._topic)[0]
+            if info.id != self._topic_id or end < self._end:
+                # The topic was created again, or the log was reset.
+                self._topic_id, self._end, self._values = info.id, self._cluster.starts(self._topic)[0], {}
+            if end > self._end:
+                values = dict(self._values)
+                for message in read(self._cluster, self._topic, {0: (self._end, end)}):
+                    key, value = message.key() or b"", message.value()
+                    if value is None:
+                        values.pop(key, None)
+                    else:
+                        values[key] = value
+                self._values, self._end = values, end
+            return self._values
+
+
+def last_values(cluster: Cluster, topic: str) -> dict[bytes, bytes]:
+    return cluster.shared((LastValues, topic), lambda: LastValues(cluster, topic)).read()

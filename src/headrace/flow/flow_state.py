@@ -41,9 +41,8 @@ from headrace.flow.errors import (
     TableRepartitioned,
     rebuild_hint,
 )
-from headrace.flow.ownership import Ownership
+from headrace.flow.ownership import Ownership, claim_topic, expect_owner
 from headrace.flow.spark.checkpoint import Checkpoint, first_folder, newest_folder, take_folder
-from headrace.flow.topic_owner import claim_topic, expect_owner
 from headrace.model.declarations import Flow, Topic
 from headrace.model.generations import Entry, FlowGenerations
 from headrace.model.progress import Batch, Driver, Generation, Input, encode

@@ -14,7 +14,7 @@ from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
-from headrace.flow.topic_owner import expect_owner
+from headrace.flow.ownership import expect_owner
 from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = [

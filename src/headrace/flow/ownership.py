@@ -4,6 +4,10 @@ The log fences drivers: only the driver that opened the generation's transaction
 driver with the same error in two cases: another driver opened the flow, or the driver's own transaction timed out. The
 owner record distinguishes the two cases. After an error, a driver continues only if the newest record names it. So its
 retries never take the flow from a newer driver.
+
+The owner of a derived topic is the flow that its record in ``headrace.generations`` names. Two flows must not write one
+topic, whatever the apps they belong to: their rows would be mixed. So a flow writes this record together with its first
+progress record, and checks it before it opens the transactional id of the topic, which would fence the owner.
 """
 
 from __future__ import annotations
@@ -13,16 +17,21 @@ import secrets
 import socket
 import time
 
+import msgspec
+
+from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.generations import transactional_id_of
+from headrace.client.generations import TOPIC, find_generations, transactional_id_of
+from headrace.client.generations_writer import ensure_generations_topic
 from headrace.client.progress import Progress, current_driver
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter, WriterRefused
-from headrace.flow.errors import FlowFenced, ProducerFenced, TransactionTimedOut
+from headrace.flow.errors import FlowFenced, ProducerFenced, TopicTaken, TransactionTimedOut
 from headrace.model.declarations import Flow
-from headrace.model.generations import Entry
+from headrace.model.generations import Entry, FlowGenerations
+from headrace.model.generations import encode as encode_generations
 from headrace.model.progress import Batch, Driver, Generation, Owner, encode
 
-__all__ = ["Ownership", "expect_driver", "open_writer"]
+__all__ = ["Ownership", "claim_topic", "expect_driver", "expect_owner", "open_writer"]
 
 _REFUSALS_MAX = 3
 
@@ -117,3 +126,39 @@ class Ownership:
             detail=f"no other driver has opened the flow; {refused.message}",
             hint="increase flow.transaction_timeout_ms, or decrease flow.max_rows",
         )
+
+
+def expect_owner(cluster: Cluster, app: App, flow: Flow) -> None:
+    """Raise ``TopicTaken`` if another flow writes the flow's topic. A topic that was deleted has no owner."""
+    recorded = find_generations(cluster, flow.writes.name)
+    if recorded is None or (recorded.app, recorded.flow) == (app.name, flow.name):
+        return
+    if cluster.topic(recorded.stable) is None:
+        return
+    if recorded.app == app.name:
+        what = (
+            f"topic {recorded.stable} is derived by flow {recorded.flow}, and flow {flow.name} writes it too"
+        )
+        hint = f"if the flow was renamed, keep its name on the log: @app.flow(..., name={recorded.flow!r})"
+    else:
+        what = (
+            f"topic {recorded.stable} is derived by flow {recorded.flow} of app {recorded.app}, but this app is"
+            f" {app.name}"
+        )
+        hint = f"write another topic; if app {recorded.app} was renamed, change its name back"
+    raise TopicTaken(
+        what,
+        detail=f"{TOPIC} has the generations of each derived topic; it names one flow per topic",
+        hint=hint,
+    )
+
+
+def claim_topic(cluster: Cluster, app: App, flow: Flow, entry: Entry) -> list[OutgoingRecord]:
+    """Return the record that names the flow as the owner of its topic; nothing if it is recorded already."""
+    recorded = find_generations(cluster, flow.writes.name)
+    if recorded is not None and (recorded.app, recorded.flow) == (app.name, flow.name):
+        return []
+    ensure_generations_topic(cluster)
+    begun = msgspec.structs.replace(entry, begun_ms=time.time_ns() // 1_000_000)
+    generations = FlowGenerations(flow.name, app.name, flow.writes.name, begun.number, begun.number, (begun,))
+    return [OutgoingRecord(TOPIC, generations.stable.encode(), encode_generations(generations))]

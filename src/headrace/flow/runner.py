@@ -41,9 +41,8 @@ from headrace.flow.generation_choice import (
     first_entry,
     upstream_being_built,
 )
-from headrace.flow.ownership import Ownership, open_writer
+from headrace.flow.ownership import Ownership, expect_owner, open_writer
 from headrace.flow.switch.policy import SwitchPolicy
-from headrace.flow.topic_owner import expect_owner
 from headrace.model.errors import SourceLocation
 from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
 

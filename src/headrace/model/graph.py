@@ -18,7 +18,6 @@ from headrace.model.mistakes import (
     view_mistakes,
 )
 from headrace.model.names import name_mistakes
-from headrace.model.other_apps import other_app_mistakes
 
 __all__ = ["Declared", "check", "downstream", "order", "writer_of"]
 
@@ -34,7 +33,6 @@ def check(app: Declared) -> None:
         mistakes += view_mistakes(app, view)
     for alert in app.alerts:
         mistakes += alert_mistakes(app, alert)
-    mistakes += other_app_mistakes(app)
     mistakes += realtime_mistakes(app)
     mistakes += map(_cycle_mistake, _sorted(app)[1])
     if mistakes:

@@ -108,6 +108,7 @@ def name_mistakes(app: Declared) -> Iterator[AppError]:
         yield from _faults(app, noun, parts)
         yield from _twins(noun, parts)
     yield from _collisions(app)
+    yield from _owners(app)
 
 
 def _faults(app: Declared, noun: str, parts: Sequence[_Part]) -> Iterator[AppError]:
@@ -204,3 +205,27 @@ def _own_topic_names(app: Declared, part: _Part) -> tuple[str, ...]:
 def _with_valid_names(parts: Sequence[_PartType]) -> Iterator[_PartType]:
     """Return the parts with a valid name. ``_faults`` reports parts with an invalid name."""
     return (part for part in parts if name_fault(part.name) is None)
+
+
+def _owners(app: Declared) -> Iterator[AppError]:
+    for topic in app.topics:
+        problem, hint = "", 'name the app that owns the topic: of="bikes"'
+        if topic.of is None:
+            continue
+        fault = name_fault(topic.of)
+        flow = writer_of(app, topic)
+        if fault:
+            problem = fault
+        elif topic.of == app.name:
+            problem, hint = f"{topic.of!r} is this app", "remove of"
+        elif flow is not None:
+            problem, hint = f"flow {flow.name!r} of this app writes it", "remove of, or write another topic"
+        elif topic.partitions is not None:
+            problem, hint = "partitions is set, but the other app creates the topic", "remove partitions"
+        if problem:
+            yield AppError(
+                f"topic {topic.name!r} cannot be a topic of another app: {problem}",
+                location=topic.location,
+                code="HR-APP-OF",
+                hint=hint,
+            )

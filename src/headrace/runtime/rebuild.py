@@ -61,9 +61,8 @@ def rebuild(
     from headrace.flow.context import FlowContext, FlowOptions
     from headrace.flow.flow_state import open_flow
     from headrace.flow.generation_choice import begin_generation, first_entry
-    from headrace.flow.ownership import Ownership, open_writer
+    from headrace.flow.ownership import Ownership, expect_owner, open_writer
     from headrace.flow.spark.session import start, stop
-    from headrace.flow.topic_owner import expect_owner
 
     check(app)
     flows = flows_to_rebuild(app, names)

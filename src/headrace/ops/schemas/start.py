@@ -7,12 +7,13 @@ called when the command is about to start the app.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from headrace.client.cluster import Cluster
+from headrace.client.generations import all_generations
 from headrace.client.recorded_schemas import OwnedVersions, owned_versions, record_version
 from headrace.client.sample import sample
 from headrace.model.declarations import Declared, Topic, source_topics
@@ -24,7 +25,6 @@ from headrace.model.schema_version import (
     versions_of_id,
 )
 from headrace.ops.schemas.history import TopicHistory, judge
-from headrace.ops.schemas.owners import owner_mistakes
 
 __all__ = ["HistoryCheck", "check_history", "expect_history_fits"]
 
@@ -79,7 +79,7 @@ def check_history(
     check = HistoryCheck(app)
     if chosen:
         owned = owned_versions(cluster, app.name, [topic.name for topic in chosen])
-        check.owner_mistakes = owner_mistakes(cluster, chosen, app.name, owned)
+        check.owner_mistakes = _owner_mistakes(cluster, chosen, app.name, owned)
         for topic in chosen:
             _check_topic(cluster, check, topic, owned.get(topic.name, (app.name, [])), now_ms)
     return check
@@ -105,3 +105,43 @@ def _check_topic(
     records = sample(cluster, topic.name, ranges)
     used = used_versions(versions, end_texts)
     check.histories.append(judge(topic, used, records, is_owner=is_owner))
+
+
+def _owner_mistakes(
+    cluster: Cluster, topics: Sequence[Topic], app: str, recorded: Mapping[str, OwnedVersions]
+) -> list[AppError]:
+    """Check who owns the topics: the app, the app in ``of``, or no app that the log knows.
+
+    The owner of a derived topic is the app whose flow derives it (``headrace.generations``). The owner of another topic
+    is the app that first recorded its schema.
+    """
+    mistakes = []
+    generations = all_generations(cluster)
+    for topic in topics:
+        derived = generations.get(topic.name)
+        exists = cluster.topic(topic.name) is not None
+        owner, flow = "", ""
+        if derived is not None and exists:
+            owner, flow = derived.app, derived.flow
+        elif topic.name in recorded and exists:
+            owner = recorded[topic.name][0]
+        problem, hint = "", ""
+        if topic.of and not exists:
+            problem = f"does not exist on this log, so app {topic.of!r} has not created it yet"
+            hint = f"start app {topic.of!r} first"
+        elif topic.of and owner and owner != topic.of:
+            problem = f"is declared as a topic of app {topic.of!r}, but app {owner!r} owns it"
+            hint = "remove of" if owner == app else f'declare it with of="{owner}"'
+        elif flow and owner not in (topic.of, app):
+            problem = f"is derived by flow {flow!r} of app {owner!r}"
+            hint = f'declare it with of="{owner}"'
+        elif flow and owner == app:
+            problem = f"was derived by flow {flow!r} of this app, which the app no longer declares"
+            hint = "declare the flow again, or delete the topic"
+        if problem:
+            mistakes.append(
+                AppError(
+                    f"topic {topic.name!r} {problem}", location=topic.location, code="HR-APP-OF", hint=hint
+                )
+            )
+    return mistakes
