@@ -38,8 +38,11 @@ RUNS = 10
 """The number of runs, each with ``ROUNDS`` rounds. Each round counts as one of the fault's cases."""
 _OUTAGE_S_UNPROTECTED = {"healing": OUTAGE_S, "log-waits": 15.0}
 _APP = "faults.flows.sales_app:app"
+_FIRST_PAUSE_S = 5.0
 _STABLE_MB = 4.0
-_STABLE_ROUNDS_MAX = 10
+_STABLE_ROUNDS = 3
+_WARM_UP_ROUNDS_MIN = 15
+_WARM_UP_ROUNDS_MAX = 40
 _PATIENCE_S = 600.0
 _SALE_S = 0.4
 _READ_S = 0.5
@@ -131,18 +134,25 @@ class _Scene:
         self._wait_for_clients([0] * len(self._clients))
 
     def measure_base_memory(self) -> None:
-        """Measure the base memory after a first outage, because a part imports some modules only then."""
+        """Measure the base memory after a first outage of each kind, because a part imports some modules only then, and
+        after so many batches that the JVM has compiled the code of a batch, which takes memory outside its heap.
+        """
+        self.pause(_FIRST_PAUSE_S)
         self.kill(0.0)
         self._outcome.hits = 0
-        current_mb: dict[str, float] = {}
-        for _ in range(_STABLE_ROUNDS_MAX):
-            previous_mb, current_mb = current_mb, self._rss_mb() if self.all_run else {}
-            if all(
-                megabytes < previous_mb.get(part, 0.0) + _STABLE_MB for part, megabytes in current_mb.items()
-            ):
+        base_mb: dict[str, float] = {}
+        stable_rounds = 0
+        for number in range(_WARM_UP_ROUNDS_MAX):
+            if stable_rounds == _STABLE_ROUNDS and number >= _WARM_UP_ROUNDS_MIN:
                 break
             self._derive_more_sales()
-        self._base_mb = current_mb
+            current_mb = self._rss_mb() if self.all_run else {}
+            is_stable = all(
+                megabytes < base_mb.get(part, 0.0) + _STABLE_MB for part, megabytes in current_mb.items()
+            )
+            stable_rounds = stable_rounds + 1 if is_stable else 0
+            base_mb = {part: max(megabytes, base_mb.get(part, 0.0)) for part, megabytes in current_mb.items()}
+        self._base_mb = base_mb
 
     def _rss_mb(self) -> dict[str, float]:
         memory_mb = {"driver": sum(self._driver.rss_mb().values()), "server": self._server.rss_mb()}
