@@ -211,7 +211,11 @@ class _Scene:
         clients = []
         for number in range(slow):
             steps = kinds[number % len(kinds)]
-            clients.append(self._client(stack, steps.__name__, self._broker.port, steps))
+            # The broker may close a client that does not read sooner, if all of them together leave too much unread.
+            may_be_early = steps == self._request_without_reading
+            clients.append(
+                self._client(stack, steps.__name__, self._broker.port, steps, may_be_early=may_be_early)
+            )
         for name, raw in (("trickled scrape", b""), ("scrape in part", b"GET /metrics HTTP/1.1\r\n")):
             for _ in range(_SLOW_SCRAPES):
                 clients.append(
@@ -242,8 +246,7 @@ class _Scene:
     ) -> SlowClient:
         connection = connect(port)
         stack.callback(connection.close)
-        early = may_be_early or name == "_never_read"
-        return SlowClient(name, connection, steps(connection), deadline_s or self._slow_s, may_be_early=early)
+        return SlowClient(name, connection, steps(connection), deadline_s or self._slow_s, may_be_early)
 
     def _open_half_closed(self, stack: contextlib.ExitStack, port: int, begin: bytes) -> None:
         """Open half-closed and half-open connections. The number of open files at the end shows whether the broker

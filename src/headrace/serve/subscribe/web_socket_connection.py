@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import socket
-from asyncio import BaseTransport
+from asyncio import BaseTransport, WriteTransport
 from typing import Any, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -58,6 +58,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         connected = transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        # Wait with the next message until this one is sent. So at most one message per subscriber is unsent, and a slow
+        # subscriber gets several steps in one message.
+        cast(WriteTransport, transport).set_write_buffer_limits(high=0)
         limit_silence(transport)
         if not self._gate.enter(self):
             self.transport.abort()
