@@ -55,6 +55,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.OFFSET_FETCH: (
         coordinator_amplifiers.all_offsets_of_a_group_again,
         coordinator_amplifiers.all_offsets_of_many_groups,
+        coordinator_amplifiers.all_offsets_for_many_clients,
     ),
     Api.FIND_COORDINATOR: (),
     Api.JOIN_GROUP: (
@@ -84,7 +85,11 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.ADD_OFFSETS_TO_TXN: (coordinator_amplifiers.groups_of_transactions,),
     Api.END_TXN: (coordinator_amplifiers.transactions_over_many_partitions,),
     Api.TXN_OFFSET_COMMIT: (coordinator_amplifiers.pending_offsets,),
-    Api.DESCRIBE_CONFIGS: (log_amplifiers.one_resource_by_many_keys, log_amplifiers.all_texts_of_the_broker),
+    Api.DESCRIBE_CONFIGS: (
+        log_amplifiers.one_resource_by_many_keys,
+        log_amplifiers.all_texts_of_the_broker,
+        log_amplifiers.configs_for_many_clients,
+    ),
     Api.ALTER_CONFIGS: (),
     Api.DESCRIBE_LOG_DIRS: (),
     Api.CREATE_PARTITIONS: (log_amplifiers.topics_of_bombs_that_grow,),

@@ -69,6 +69,13 @@ class Attacker:
         size = self.send(api, message, version, client_id=client_id, connection=connection)
         return decode_response(api, version, self._receive(connection, api, size), elements_max=10**8)[1]
 
+    def call_from_many(self, api: Api, message: Any, version: int, connections: int) -> None:
+        """Send the same request on many new connections, then read all responses."""
+        opened = [self.connect() for _ in range(connections)]
+        sizes = [self.send(api, message, version, connection=connection) for connection in opened]
+        for connection, size in zip(opened, sizes, strict=True):
+            self._receive(connection, api, size)
+
     def send(
         self,
         api: Api,

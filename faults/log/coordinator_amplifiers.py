@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from faults.log.amplifier_steps import (
     PARTITIONS,
@@ -23,6 +24,7 @@ from headrace.wire import Api
 from headrace.wire import messages as m
 
 __all__ = [
+    "all_offsets_for_many_clients",
     "all_offsets_of_a_group_again",
     "all_offsets_of_many_groups",
     "assignments_without_members",
@@ -64,12 +66,20 @@ def all_offsets_of_a_group_again(attacker: Attacker) -> None:
 
 
 def all_offsets_of_many_groups(attacker: Attacker) -> None:
-    names = list(new_names(attacker, 60))
+    attacker.call(Api.OFFSET_FETCH, _all_offsets(attacker, groups=60), 8)
+
+
+def all_offsets_for_many_clients(attacker: Attacker) -> None:
+    attacker.call_from_many(Api.OFFSET_FETCH, _all_offsets(attacker, groups=60), 8, connections=60)
+
+
+def _all_offsets(attacker: Attacker, groups: int) -> Any:
+    """Commit offsets of all partitions for new groups, and return the request for all these offsets."""
+    names = list(new_names(attacker, groups))
     for name in names:
         commit(attacker, name, range(PARTITIONS))
     request = m.OffsetFetchRequest
-    groups = [request.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
-    attacker.call(Api.OFFSET_FETCH, request(groups=groups), 8)
+    return request(groups=[request.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
 
 
 def offsets_that_are_deleted(attacker: Attacker) -> None:

@@ -22,6 +22,7 @@ from headrace.wire import messages as m
 
 __all__ = [
     "all_texts_of_the_broker",
+    "configs_for_many_clients",
     "fetches_that_wait",
     "lists_of_many_items",
     "many_partitions",
@@ -181,6 +182,16 @@ def one_resource_by_many_keys(attacker: Attacker) -> None:
         for number in range(1_400)
     ]
     attacker.call(Api.DESCRIBE_CONFIGS, request(resources=resources, include_synonyms=True))
+
+
+def configs_for_many_clients(attacker: Attacker) -> None:
+    request = m.DescribeConfigsRequest
+    resources = [request.DescribeConfigsResource(resource_type=2, resource_name=WIDE)]
+    resources += [
+        request.DescribeConfigsResource(resource_type=2, resource_name=name)
+        for name in new_names(attacker, 2_000)
+    ]
+    attacker.call_from_many(Api.DESCRIBE_CONFIGS, request(resources=resources), 4, connections=60)
 
 
 def all_texts_of_the_broker(attacker: Attacker) -> None:

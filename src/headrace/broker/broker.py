@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.backup.restore_history import load_history
 from headrace.broker.backup.writer import BackupWriter, open_backup
+from headrace.broker.event_loop import Turns
 from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.limits import BrokerLimits, limits_of
 from headrace.broker.metrics.stats import Stats
@@ -100,6 +101,9 @@ class Broker:
         self.batch_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-batch")
         # One thread, so that the patterns of all clients together use at most one core.
         self.pattern_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-pattern")
+        # One thread, so that only one large request or response at a time takes time from the event loop.
+        self.codec_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-codec")
+        self.turns = Turns()
         self.loop = asyncio.get_running_loop()
         files = files or SystemFiles()
         try:
@@ -317,7 +321,7 @@ class Broker:
         await self._groups_journal.close()
         await self._metadata.close()
         await self.committer.close()
-        for executor in (self.batch_executor, self.pattern_executor):
+        for executor in (self.batch_executor, self.pattern_executor, self.codec_executor):
             executor.shutdown(wait=False, cancel_futures=True)
         try:
             self._data_dir.save_time(self.trusted_time.now_ms())

@@ -1,19 +1,100 @@
-"""Helpers that avoid blocking: yield to other requests, and run work in a thread that does not delay process exit."""
+"""Helpers that avoid blocking: long work yields to other requests, or runs in a thread that does not delay exit."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["in_daemon_thread", "yield_every"]
+from headrace.clock import Clock
+
+__all__ = ["Step", "Turns", "in_daemon_thread", "yield_every"]
+
+_STEP_S_MAX = 0.005
+# Iterations of the event loop between two steps. A small request needs two: one to handle it, one to send its response.
+_ITERATIONS_BETWEEN = 3
 
 
 async def yield_every(items: int, number: int) -> None:
     """Let the event loop run other tasks after every ``items`` items. ``number`` counts the items from 1."""
     if number % items == 0:
         await asyncio.sleep(0)
+
+
+class Step:
+    """A step of a long request. It is over after ``items`` items, or after 5 ms if that is earlier.
+
+    An item can take long, for example on a slow machine, so a number alone is not enough.
+    """
+
+    __slots__ = ("_clock", "_ends_at", "_items", "_items_max")
+
+    def __init__(self, clock: Clock, items: int) -> None:
+        self._clock = clock
+        self._items_max = items
+        self.restart()
+
+    def restart(self) -> None:
+        self._items = 0
+        self._ends_at = self._clock.steady() + _STEP_S_MAX
+
+    def is_over(self) -> bool:
+        """Count an item, and return whether the step is over."""
+        self._items += 1
+        return self._items >= self._items_max or self._clock.steady() >= self._ends_at
+
+
+class Turns:
+    """Lets the long requests of all clients take turns.
+
+    Only one task has a turn at a time. During a long turn it calls ``pause`` between the steps of its work, and the
+    event loop then handles all other requests. So these wait for one step, however many clients send long requests.
+
+    A task that has a turn must not wait for the disk or for another client, because all long requests wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self._holder is not None
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_back()
+
+    async def take(self) -> None:
+        """Wait for a turn and keep it until ``give_back``. A task that has a turn only pauses."""
+        task = asyncio.current_task()
+        if self._holder is not task:
+            await self._lock.acquire()
+            self._holder = task
+        try:
+            await self.pause()
+        except BaseException:
+            self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """End the turn of this task. Does nothing if it has none."""
+        if self._holder is not None and self._holder is asyncio.current_task():
+            self._holder = None
+            self._lock.release()
+
+    async def pause(self) -> None:
+        """Let the event loop handle other requests."""
+        for _ in range(_ITERATIONS_BETWEEN):
+            await asyncio.sleep(0)
+
+    async def wait(self) -> None:
+        """Wait for a turn, but do not keep it. For work that waits for the disk between its steps."""
+        async with self:
+            pass
 
 
 T = TypeVar("T")

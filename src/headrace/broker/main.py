@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import gc
 import json
 import logging
 import resource
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.broker import Broker
+from headrace.broker.garbage_collection import GarbageCollection
 from headrace.broker.metrics.collector import collect
 from headrace.broker.metrics.endpoint import MetricsPort
 from headrace.broker.net.address import is_loopback, parse_address, split_names
@@ -30,6 +30,8 @@ from headrace.service_manager import ServiceManager
 __all__ = ["FREED_BYTES_MAX", "JsonLines", "keep_freed_memory", "run_broker"]
 
 _log = logging.getLogger("headrace.broker")
+# The event loop waits this long for another thread that executes Python code, each time it has used the network.
+_SWITCH_S = 0.0005
 
 
 class JsonLines(logging.Formatter):
@@ -95,6 +97,7 @@ def run_broker(
     archive = parse_archive(configs)
     _raise_file_limit()
     keep_freed_memory()
+    sys.setswitchinterval(_SWITCH_S)
     _create_parents(data)
     broker_settings = BrokerSettings(
         data_dir=data,
@@ -165,6 +168,9 @@ async def _serve(
     broker = Broker(settings, transactions=transactions)
     server = Server(broker)
     allowed_hosts = [*metrics_hosts, settings.advertised[0]]
+    garbage_collection = GarbageCollection(
+        loop, broker.clock, broker.stats.responses, lambda: broker.turns.is_taken
+    )
     metrics = MetricsPort(partial(collect, broker, server), broker.clock, hosts=allowed_hosts)
     try:
         await _listen(server, settings.listen_host, settings.listen_port, "--listen")
@@ -173,9 +179,7 @@ async def _serve(
             await _listen(metrics, *metrics_address, "--metrics")
             _log.info("metrics are at http://%s:%d/metrics", metrics_address[0], metrics.port)
         await broker.start()
-        # The objects that exist now live as long as the process, so the garbage collector can skip them.
-        gc.collect()
-        gc.freeze()
+        garbage_collection.start()
         host, port = broker.settings.advertised
         print(
             f"headrace broker ready on {host}:{port} (data {settings.data_dir}, durability {settings.durability}, "
@@ -188,6 +192,7 @@ async def _serve(
         _log.info("stopping: waiting for requests in progress, then closing the files")
     finally:
         manager.stopping()
+        garbage_collection.stop()
         await metrics.close()
         await server.close()
         await broker.stop()

@@ -108,7 +108,10 @@ class BrokerCalls:
         sent = encode_request(api, version, 7, "tests", getattr(m, f"{api.title}Request")(**fields))
         header, message = decode_request(sent[4:])
         request = Request(api, version, header.correlation_id, header.client_id, message, "127.0.0.1")
-        answer = encode_response(api, version, 7, await HANDLERS[api](self.broker, request))
+        try:
+            answer = encode_response(api, version, 7, await HANDLERS[api](self.broker, request))
+        finally:
+            self.broker.turns.give_back()
         correlation_id, response = decode_response(api, version, answer[4:])
         assert correlation_id == 7
         return response

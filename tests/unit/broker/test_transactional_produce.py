@@ -232,7 +232,7 @@ async def test_no_partition_is_added_while_the_end_is_decided(call: BrokerCalls,
 async def test_a_partition_without_its_marker_refuses_batches_while_its_transaction_completes(
     call: BrokerCalls, topic: str, monkeypatch: pytest.MonkeyPatch, version: int, code: int
 ) -> None:
-    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
+    monkeypatch.setattr(completion, "_MARKERS_PER_STEP", 1)
     producer = await init(call)
     await send(call, {index: batch(call, (*producer, 0)) for index in range(3)})
     ending = asyncio.ensure_future(end(call, producer, committed=COMMITTED, version=4))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from headrace.broker.handlers import produce
+from headrace.broker.event_loop import Turns
+from headrace.broker.handlers import HANDLERS, fetch, produce
 from headrace.broker.handlers import topics as topic_handlers
 from headrace.broker.net.request import Request
 from headrace.files import SystemFiles
 from headrace.records import CODEC_NAMES, RecordLimits, build_batch
-from headrace.wire import Api
+from headrace.wire import Api, decode_response, encode_response
 from headrace.wire import messages as m
 from headrace.wire.codes import ErrorCode
 
@@ -36,6 +38,63 @@ async def iterations_during(work: Awaitable[T]) -> tuple[T, int]:
         iterations += 1
         await asyncio.sleep(0)
     return running.result(), iterations
+
+
+async def test_long_requests_take_turns_in_order_and_other_tasks_run_between_their_steps() -> None:
+    turns = Turns()
+    steps: list[str] = []
+
+    async def long_request(name: str) -> None:
+        async with turns:
+            for _ in range(2):
+                steps.append(name)
+                await turns.pause()
+
+    async def small_requests() -> None:
+        while True:
+            steps.append("small")
+            await asyncio.sleep(0)
+
+    small = asyncio.ensure_future(small_requests())
+    await asyncio.gather(long_request("a"), long_request("b"), long_request("c"))
+    small.cancel()
+    long_steps = [name for name in steps if name != "small"]
+    assert long_steps == ["a", "a", "b", "b", "c", "c"]
+    assert all("small" in (first, second) for first, second in pairwise(steps))
+
+
+async def test_a_task_keeps_its_turn_until_it_gives_it_back() -> None:
+    turns = Turns()
+    await turns.take()
+    await turns.take()
+    other = asyncio.ensure_future(turns.wait())
+    _, pending = await asyncio.wait([other], timeout=0.01)
+    assert pending
+    turns.give_back()
+    turns.give_back()
+    await other
+
+
+async def test_a_cancelled_wait_passes_the_turn_on() -> None:
+    turns = Turns()
+
+    async def request() -> None:
+        async with turns:
+            await asyncio.sleep(0)
+
+    await turns.take()
+    first, second = asyncio.ensure_future(request()), asyncio.ensure_future(request())
+    await asyncio.sleep(0)
+    first.cancel()
+    turns.give_back()
+    await second
+    assert first.cancelled()
+    # A task that is cancelled during the pause at the start of its turn does not keep the turn.
+    third = asyncio.ensure_future(request())
+    await asyncio.sleep(0)
+    third.cancel()
+    await asyncio.wait([third])
+    await turns.wait()
 
 
 async def test_a_request_to_create_many_topics_yields_to_other_tasks(call: BrokerCalls) -> None:
@@ -74,12 +133,97 @@ async def test_a_request_with_many_batches_yields_to_other_tasks_and_keeps_their
     ]
     message = request(acks=-1, topic_data=[request.TopicProduceData(name="t", partition_data=data)])
     produce_request = Request(Api.PRODUCE, 9, 1, "tests", message, "here")
-    produced, iterations = await iterations_during(produce.begin_in_turns(call.broker, produce_request))
+    produced, iterations = await iterations_during(
+        produce.begin_in_turns(
+            call.broker, produce_request, produce.prevalidate(call.broker, produce_request, 0)
+        )
+    )
     for wait in produced.durable_futures:
         await wait
     offsets = [row.base_offset for row in produced.finish().responses[0].partition_responses]
     assert offsets == list(range(1_000))
     assert iterations >= 5
+
+
+def fetch_request(topic: str, partitions: int, epoch: int = 0) -> Request:
+    request = m.FetchRequest
+    wanted = [
+        request.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1_000)
+        for index in range(partitions)
+    ]
+    message = request(
+        max_bytes=1 << 20, session_epoch=epoch, topics=[request.FetchTopic(topic=topic, partitions=wanted)]
+    )
+    return Request(Api.FETCH, 12, 1, "tests", message, "here")
+
+
+async def encode_fetch(response: Any) -> bytes:
+    return encode_response(Api.FETCH, 12, 1, response)
+
+
+async def test_a_fetch_of_many_partitions_yields_to_other_tasks(call: BrokerCalls) -> None:
+    whole = fetch.begin(call.broker, fetch_request("none", 2_000))
+    assert whole.is_large
+    expected = await encode_fetch(whole.attempt(last=True))
+    in_turns = fetch.begin(call.broker, fetch_request("none", 2_000))
+    encoded, iterations = await iterations_during(in_turns.encoded_in_turns(encode_fetch, last=True))
+    assert encoded == expected
+    assert iterations >= 8
+    assert not fetch.begin(call.broker, fetch_request("none", 10)).is_large
+
+
+async def test_a_session_can_change_during_a_long_fetch(
+    call: BrokerCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await call.create("t", 300)
+    for index in (0, 298, 299):
+        await call.append("t", 1_000, index=index)
+    fetching = fetch.begin(call.broker, fetch_request("t", 300))
+    assert fetching.session is not None
+    examined = 0
+    examine = fetching._examine
+
+    def count(*arguments: Any) -> None:
+        nonlocal examined
+        examined += 1
+        examine(*arguments)
+
+    monkeypatch.setattr(fetching, "_examine", count)
+    running = asyncio.ensure_future(fetching.encoded_in_turns(encode_fetch, last=True))
+    while not examined:
+        await asyncio.sleep(0)
+    assert examined < 299
+    for index in (299, 298):
+        del fetching.session.partitions["t", index]
+    encoded = await running
+    assert encoded is not None
+    (topic,) = decode_response(Api.FETCH, 12, encoded[4:])[1].responses
+    assert [row.partition_index for row in topic.partitions if row.records] == [0, 298, 299]
+
+
+async def test_only_one_long_response_at_a_time_is_in_memory_before_it_is_encoded(call: BrokerCalls) -> None:
+    request = m.DescribeConfigsRequest
+    resources = [
+        request.DescribeConfigsResource(resource_type=TOPIC, resource_name=f"none-{number}")
+        for number in range(200)
+    ]
+    building = 0
+
+    async def client() -> int:
+        nonlocal building
+        message = request(resources=resources)
+        response = await HANDLERS[Api.DESCRIBE_CONFIGS](
+            call.broker, Request(Api.DESCRIBE_CONFIGS, 4, 1, "tests", message, "here")
+        )
+        building += 1
+        concurrent = building
+        await asyncio.sleep(0.001)
+        building -= 1
+        call.broker.turns.give_back()
+        assert len(response.results) == len(resources)
+        return concurrent
+
+    assert await asyncio.gather(*(client() for _ in range(10))) == [1] * 10
 
 
 async def times(call: BrokerCalls, topic: str, partitions: int, timestamp: int) -> list[tuple[int, int]]:

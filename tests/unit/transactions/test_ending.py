@@ -252,7 +252,7 @@ async def test_transactions_that_end_together_share_their_writes() -> None:
 async def test_no_transaction_begins_while_markers_are_written_in_several_loop_iterations(
     uses_v2: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
+    monkeypatch.setattr(completion, "_MARKERS_PER_STEP", 1)
     async with Rig() as rig:
         producer = await Producer.create(rig, uses_v2=uses_v2)
         for value, partition in (("a", ("orders", 0)), ("b", ("orders", 1)), ("c", ("payments", 0))):
@@ -279,7 +279,7 @@ async def test_no_transaction_begins_while_markers_are_written_in_several_loop_i
 async def test_a_start_writes_the_markers_that_were_missing_at_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
+    monkeypatch.setattr(completion, "_MARKERS_PER_STEP", 1)
     async with Rig() as rig:
         producer = await Producer.create(rig)
         producer.write("a")

@@ -224,7 +224,7 @@ async def test_no_batch_joins_a_decided_transaction_whose_markers_are_being_writ
     call: BrokerCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tested with the first protocol, in which the epoch stays the same after a transaction."""
-    monkeypatch.setattr(completion, "_MARKERS_PER_YIELD", 1)
+    monkeypatch.setattr(completion, "_MARKERS_PER_STEP", 1)
     await call.create("a")
     await call.create("b")
     producer = await init_producer(call)

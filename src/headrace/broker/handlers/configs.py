@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.backup.restore_history import restores_of
-from headrace.broker.event_loop import yield_every
+from headrace.broker.event_loop import Step
 from headrace.broker.limits import text_bytes
 from headrace.broker.net.responses import ResponseRoom
 from headrace.broker.permissions import Handler, Operation, Permission, Resource
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS", "Alteration", "ResourceType", "alter", "check_pairs", "scope_of", "unknown_type"]
 
 # A resource has dozens of keys, so the event loop runs other requests after this many resources.
-_ITEMS_PER_YIELD = 20
+_ITEMS_PER_STEP = 20
 _DOCUMENTED_MAX = 100
 _ENTRY_BYTES = 32
 
@@ -51,13 +51,17 @@ async def describe_configs(broker: Broker, request: Request) -> Any:
     message = request.message
     response = m.DescribeConfigsResponse()
     requested_keys = _resources_once(message.resources)
+    await broker.turns.take()
     room = ResponseRoom(broker, request)
     encoder = _EntryEncoder(
         synonyms=message.include_synonyms,
         documentation=message.include_documentation and len(requested_keys) <= _DOCUMENTED_MAX,
     )
-    for number, ((resource_type, name), keys) in enumerate(requested_keys.items(), 1):
-        await yield_every(_ITEMS_PER_YIELD, number)
+    step = Step(broker.clock, _ITEMS_PER_STEP)
+    for (resource_type, name), keys in requested_keys.items():
+        if step.is_over():
+            await broker.turns.pause()
+            step.restart()
         result = m.DescribeConfigsResponse.DescribeConfigsResult(
             resource_type=resource_type, resource_name=name
         )

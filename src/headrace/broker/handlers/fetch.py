@@ -12,10 +12,12 @@ them. The client itself skips the aborted records.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.broker.event_loop import Step
 from headrace.broker.net.fetch_sessions import FetchedPartition, FetchSession, SessionRefused
 from headrace.broker.permissions import Operation, Permission, Resource
 from headrace.broker.storage.archive_access import ReadIsLate
@@ -35,6 +37,7 @@ PERMISSIONS = (Permission(Operation.READ, Resource.TOPIC),)
 
 _ARCHIVE_WAIT_S = 0.5
 _ABORTED_BYTES = 128
+_PARTITIONS_PER_STEP = 256
 
 
 def begin(broker: Broker, request: Request) -> PendingFetch:
@@ -55,8 +58,26 @@ class _Cold:
     is_archived: bool
 
 
+Encoded = TypeVar("Encoded")
+
+
+class _Attempt:
+    """The partitions that an attempt has examined so far, with their responses."""
+
+    __slots__ = ("budget", "found_bytes", "has_error", "results")
+
+    def __init__(self, budget: int) -> None:
+        self.results: list[tuple[FetchedPartition, Any]] = []
+        self.budget = budget
+        self.found_bytes = 0
+        self.has_error = False
+
+
 class PendingFetch:
-    """A fetch in progress. The caller repeats ``attempt`` until it returns a response."""
+    """A fetch in progress. The caller repeats ``attempt`` until it returns a response.
+
+    If ``is_large``, the caller repeats ``encoded_in_turns`` instead.
+    """
 
     def __init__(self, broker: Broker, request: Request) -> None:
         message = request.message
@@ -96,6 +117,11 @@ class PendingFetch:
         partitions = (self._find(target) for target in self.session.partitions.values())
         return [partition for partition in partitions if isinstance(partition, Partition)]
 
+    @property
+    def is_large(self) -> bool:
+        """Whether one attempt takes so long that it is done in steps."""
+        return self.session is not None and len(self.session.partitions) > _PARTITIONS_PER_STEP
+
     def attempt(self, *, last: bool) -> Any | None:
         """Return the response if it has enough records or an error, or if this is the ``last`` attempt.
 
@@ -103,30 +129,58 @@ class PendingFetch:
         """
         if self.session is None:
             return m.FetchResponse(error_code=self.session_error, session_id=0)
-        last = last or self._must_respond
+        attempt = self._begin_attempt()
+        for target in self.session.partitions.values():
+            self._examine(target, attempt)
+        return self._end_attempt(attempt, last=last)
+
+    async def encoded_in_turns(
+        self, encode: Callable[[Any], Awaitable[Encoded]], *, last: bool
+    ) -> Encoded | None:
+        """Like ``attempt``, but let the event loop run other requests after each step.
+
+        Also encodes the response, because only one large response at a time is in memory before it is encoded.
+        """
+        assert self.session is not None
+        turns = self._broker.turns
+        async with turns:
+            attempt = self._begin_attempt()
+            step = Step(self._broker.clock, _PARTITIONS_PER_STEP)
+            # Another request can change the session during the attempt.
+            for target in tuple(self.session.partitions.values()):
+                self._examine(target, attempt)
+                if step.is_over():
+                    await turns.pause()
+                    step.restart()
+            response = self._end_attempt(attempt, last=last)
+            return None if response is None else await encode(response)
+
+    def _begin_attempt(self) -> _Attempt:
         self._cold = []
         self._cold_bytes = 0
         self._has_unknown_partition = False
-        results: list[tuple[FetchedPartition, Any]] = []
-        budget = min(self._max_bytes, self._broker.fetch_bytes_max)
-        total = 0
-        has_error = False
-        incremental = self.session.incremental
-        for target in self.session.partitions.values():
-            if incremental and self._is_unchanged(target):
-                continue
-            data, size = self._respond_for(target, budget - self._cold_bytes, response_is_empty=total == 0)
-            total += len(data.records)
-            budget -= size
-            has_error = has_error or bool(data.error_code)
-            results.append((target, data))
-        self.found_bytes = total
+        return _Attempt(min(self._max_bytes, self._broker.fetch_bytes_max))
+
+    def _examine(self, target: FetchedPartition, attempt: _Attempt) -> None:
+        assert self.session is not None
+        if self.session.incremental and self._is_unchanged(target):
+            return
+        budget = attempt.budget - self._cold_bytes
+        data, size = self._respond_for(target, budget, response_is_empty=not attempt.found_bytes)
+        attempt.found_bytes += len(data.records)
+        attempt.budget -= size
+        attempt.has_error = attempt.has_error or bool(data.error_code)
+        attempt.results.append((target, data))
+
+    def _end_attempt(self, attempt: _Attempt, *, last: bool) -> Any | None:
+        last = last or self._must_respond
+        self.found_bytes = attempt.found_bytes
         if self._cold and not last:
             return None
-        if not (last or has_error or total >= self._min_bytes):
+        if not (last or attempt.has_error or attempt.found_bytes >= self._min_bytes):
             self._finished_reads.clear()
             return None
-        return self._respond(results)
+        return self._respond(attempt.results)
 
     async def read_cold(self) -> None:
         """Read in threads the bytes that the last attempt did not find in memory.
@@ -307,7 +361,7 @@ class PendingFetch:
                 continue
             target.sent_high_watermark = data.high_watermark
             target.sent_start_offset = data.log_start_offset
-            if data.records:
+            if data.records and target.key in self.session.partitions:
                 # The response size is limited, so the next response serves the other partitions first.
                 self.session.partitions.move_to_end(target.key)
             topic = topics.get(target.topic)

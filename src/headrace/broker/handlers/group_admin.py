@@ -28,6 +28,7 @@ async def describe_groups(broker: Broker, request: Request) -> Any:
     """Return the members of groups with their subscriptions and assignments. The response has each group once."""
     message = request.message
     operations = GROUP_OPERATIONS if message.include_authorized_operations else _NOT_REQUESTED
+    await broker.turns.take()
     room = ResponseRoom(broker, request)
     response = m.DescribeGroupsResponse()
     for group_id in dict.fromkeys(message.groups):

@@ -94,6 +94,8 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
     """
     message = request.message
     groups = broker.groups
+    if _asks_for_all(message):
+        await broker.turns.take()
     if request.version >= _GROUPS_SINCE:
         return await _fetch_groups(broker, request, by_id=request.version >= _IDS_SINCE)
     new_topic = m.OffsetFetchResponse.OffsetFetchResponseTopic
@@ -109,6 +111,11 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
     return m.OffsetFetchResponse(
         topics=[new_topic(name=name, partitions=_partitions(new_partition, rows)) for name, rows in topics]
     )
+
+
+def _asks_for_all(message: Any) -> bool:
+    """Return whether a request asks for several groups, or for all offsets of a group, which consumers never do."""
+    return len(message.groups) > 1 or any(group.topics is None for group in message.groups or (message,))
 
 
 async def _fetch_groups(broker: Broker, request: Request, *, by_id: bool) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.event_loop import Step
 from headrace.broker.permissions import Handler, Operation, Permission, Resource
 from headrace.broker.refusal import Refusal
 from headrace.broker.storage.archive_access import ReadIsLate
@@ -45,6 +46,7 @@ ListedOffset = tuple[int, int, int]
 _EPOCH_SINCE = 4
 _ARCHIVE_WAIT_S = 10.0
 """Limit for all archive lookups of one request together."""
+_PARTITIONS_PER_STEP = 1_000
 _NOT_FOUND: ListedOffset = (-1, -1, -1)
 
 
@@ -57,10 +59,14 @@ async def list_offsets(broker: Broker, request: Request) -> Any:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _ARCHIVE_WAIT_S
     response = m.ListOffsetsResponse()
+    step = Step(broker.clock, _PARTITIONS_PER_STEP)
     for topic in message.topics:
         topic_response = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(topic_response)
         for part in topic.partitions:
+            if step.is_over():
+                await broker.turns.wait()
+                step.restart()
             result = m.ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=part.partition_index)
             topic_response.partitions.append(result)
             try:

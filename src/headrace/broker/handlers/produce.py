@@ -15,11 +15,11 @@ validates it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker.event_loop import yield_every
+from headrace.broker.event_loop import Step
 from headrace.broker.permissions import Operation, Permission, Resource
 from headrace.broker.storage.partition import Accepted, Partition, Prevalidated, ProduceRefused, codec_for
 from headrace.errors import StorageError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.broker.net.request import Request
 
 __all__ = [
-    "BATCHES_PER_YIELD",
+    "BATCHES_PER_STEP",
     "PERMISSIONS",
     "AppendedRequest",
     "Prevalidation",
@@ -59,7 +59,7 @@ PERMISSIONS = (
     Permission(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER),
 )
 
-BATCHES_PER_YIELD = 200
+BATCHES_PER_STEP = 200
 
 _ZSTD = 4
 _ZSTD_SINCE = 7
@@ -91,6 +91,19 @@ class AppendedRequest:
             self.durable_futures.append(accepted.durable)
             self._accepted.append((result, accepted))
 
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when every future in ``durable_futures`` is done. There must be at least one."""
+        remaining = len(self.durable_futures)
+
+        def on_durable(_: asyncio.Future[None]) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                call()
+
+        for future in self.durable_futures:
+            future.add_done_callback(on_durable)
+
     def finish(self) -> Any:
         """Return the response. Call this when every future in ``durable_futures`` is done."""
         for result, accepted in self._accepted:
@@ -117,13 +130,19 @@ def begin(
     return produced
 
 
-async def begin_in_turns(
-    broker: Broker, request: Request, prevalidated: Sequence[Prevalidated | None] = ()
-) -> AppendedRequest:
-    """Like ``begin``, but let the event loop run other requests after every ``BATCHES_PER_YIELD`` batches."""
+async def begin_in_turns(broker: Broker, request: Request, prevalidation: Prevalidation) -> AppendedRequest:
+    """Like ``begin``, but let the event loop run other requests after each step.
+
+    If the batches need validation in a thread, it happens first.
+    """
     produced = AppendedRequest(m.ProduceResponse())
-    for number, _ in enumerate(_append_all(broker, request, produced, prevalidated), 1):
-        await yield_every(BATCHES_PER_YIELD, number)
+    if prevalidation.needs_thread:
+        await broker.loop.run_in_executor(broker.batch_executor, prevalidation.run)
+    step = Step(broker.clock, BATCHES_PER_STEP)
+    for _ in _append_all(broker, request, produced, prevalidation.results):
+        if step.is_over():
+            await broker.turns.wait()
+            step.restart()
     return produced
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.event_loop import yield_every
+from headrace.broker.event_loop import Step
 from headrace.broker.permissions import Handler, Operation, Permission, Resource
 from headrace.broker.refusal import Refusal
 from headrace.broker.storage.archive_access import ReadIsLate
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS", "has_keyed_records"]
 
 _CONFIGS_SINCE = 5
-_ITEMS_PER_YIELD = 50
+_ITEMS_PER_STEP = 50
 
 
 async def create_topics(broker: Broker, request: Request) -> Any:
@@ -43,9 +43,12 @@ async def create_topics(broker: Broker, request: Request) -> Any:
     results = await broker.catalog.create(new_topics, validate_only=message.validate_only)
     topics = []
     encoded_configs = _EncodedConfigs(broker) if request.version >= _CONFIGS_SINCE else None
-    for number, (new_topic, result) in enumerate(zip(new_topics, results, strict=True), 1):
+    step = Step(broker.clock, _ITEMS_PER_STEP)
+    for new_topic, result in zip(new_topics, results, strict=True):
         topics.append(_creation_result(new_topic.name, result, encoded_configs))
-        await yield_every(_ITEMS_PER_YIELD, number)
+        if step.is_over():
+            await broker.turns.take()
+            step.restart()
     duplicate = Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
     topics += [_creation_result(name, duplicate, encoded_configs) for name in counts if counts[name] > 1]
     return m.CreateTopicsResponse(topics=topics)

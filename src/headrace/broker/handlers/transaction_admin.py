@@ -29,6 +29,7 @@ _PRODUCER_BYTES = 256
 
 async def describe_producers(broker: Broker, request: Request) -> Any:
     """Return the producers of each partition with their epochs and open transactions, each partition once."""
+    await broker.turns.take()
     room = ResponseRoom(broker, request)
     response = m.DescribeProducersResponse()
     requested_partitions = partitions_once(
@@ -86,6 +87,7 @@ _PARTITION_BYTES = 40
 
 async def describe_transactions(broker: Broker, request: Request) -> Any:
     """Return the producer of each transactional id and the partitions of its transaction, each id once."""
+    await broker.turns.take()
     room = ResponseRoom(broker, request)
     new_state = m.DescribeTransactionsResponse.TransactionState
     response = m.DescribeTransactionsResponse()

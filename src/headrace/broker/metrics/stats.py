@@ -77,6 +77,9 @@ class Stats:
             timings = self.timings[api] = Timings()
         timings.add(took_s)
 
+    def responses(self) -> int:
+        return sum(timings.count for timings in self.timings.values())
+
     def produced(self, message: Any, response: Any) -> None:
         for topic, topic_response in zip(message.topic_data, response.responses, strict=True):
             for data, result in zip(topic.partition_data, topic_response.partition_responses, strict=True):

@@ -16,18 +16,27 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.handlers import HANDLERS, cluster, fetch, produce
+from headrace.broker.handlers import cluster, fetch, produce
 from headrace.broker.handlers.fetch import PendingFetch
 from headrace.broker.handlers.produce import AppendedRequest, Prevalidation
 from headrace.broker.net.client_limits import SlowClientTimer, discard_unsent_on_close, enable_keep_alive
-from headrace.broker.net.request import FrameTooLarge, Framing, Request, decode_request
+from headrace.broker.net.request import (
+    Frame,
+    FrameTooLarge,
+    Framing,
+    Parts,
+    PendingResponse,
+    Request,
+    decode_body,
+    decode_head,
+    join_small,
+)
 from headrace.broker.net.waiting_fetches import WaitingFetch
 from headrace.wire import WireError
 from headrace.wire.api import Api
-from headrace.wire.frames import Header, encode_response_parts
+from headrace.wire.frames import Header
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -39,23 +48,8 @@ _log = logging.getLogger("headrace.broker")
 _JOINED_BYTES_MAX = 16 * 1024
 _COUNTED_BYTES_MIN = 64 * 1024
 _CLOSING_S_MAX = 5.0
-
-
-class PendingResponse:
-    """A response in the queue of responses.
-
-    ``parts`` are its bytes, or ``None`` until it is encoded. ``received`` is the time at which its request arrived.
-    """
-
-    __slots__ = ("api", "correlation_id", "parts", "received", "version")
-
-    def __init__(self, header: Header, received: float) -> None:
-        assert header.api is not None
-        self.api = header.api
-        self.version = header.version
-        self.received = received
-        self.correlation_id = header.correlation_id
-        self.parts: list[bytearray | memoryview] | None = None
+# A request of this size can have a thousand items. Most requests other than Produce are much smaller.
+_LARGE_BYTES = 16 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -65,14 +59,14 @@ class Connection(asyncio.BufferedProtocol):
         limits = broker.limits
         self._framing = Framing(limits.produce_frame_bytes_max, limits.frame_bytes_max)
         self._request_timer = SlowClientTimer()
-        self._backlog: deque[bytes | bytearray] = deque()
+        self._backlog: deque[Frame] = deque()
         self._backlog_bytes = 0
         self._responses: deque[PendingResponse] = deque()
         self._outgoing: list[bytearray | memoryview] = []
         self._outgoing_bytes = 0
         self._written_bytes = 0
         self._response_timer = SlowClientTimer()
-        self._validating_bytes = 0
+        self._held_bytes = 0
         self._request_bytes = 0
         self._unsent_bytes = 0
         self._write_scheduled = False
@@ -180,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
     def _account_requests(self) -> None:
         """Update the account with the bytes of this connection's requests, without its small fixed buffer."""
         if not self._closed:
-            used_bytes = self._framing.large_bytes + self._backlog_bytes + self._validating_bytes
+            used_bytes = self._framing.large_bytes + self._backlog_bytes + self._held_bytes
             if used_bytes != self._request_bytes:
                 self._request_bytes = used_bytes
                 self._broker.requests_held.set_usage(self, used_bytes)
@@ -204,21 +198,41 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         self._account_requests()
 
-    def _handle(self, frame: bytes | bytearray) -> None:
-        header, request = decode_request(frame, self.peer, self._broker.limits, self)
-        pending = PendingResponse(header, self.active_at)
-        if request is None:
+    def _handle(self, frame: Frame) -> None:
+        header, is_supported = decode_head(frame)
+        pending = PendingResponse(self._broker, header, self.active_at)
+        if not is_supported:
             pending.version = 0
             self._responses.append(pending)
             self._respond(pending, cluster.unsupported_version())
-        elif request.api is Api.PRODUCE:
-            self._produce(pending, request, len(frame))
-        elif request.api is Api.FETCH:
+        elif header.api is Api.PRODUCE:
+            self._produce(pending, decode_body(header, frame, self._broker.limits, self), len(frame))
+        elif len(frame) > _LARGE_BYTES:
             self._responses.append(pending)
-            self._fetch(pending, request)
+            self._held_bytes = len(frame)
+            self._start_task(self._handle_in_turns(pending, header, frame))
         else:
+            request = decode_body(header, frame, self._broker.limits, self)
             self._responses.append(pending)
-            self._start_task(self._run(pending, request))
+            if request.api is Api.FETCH:
+                self._fetch(pending, request)
+            else:
+                self._start_task(self._run(pending, request))
+
+    async def _handle_in_turns(self, pending: PendingResponse, header: Header, frame: Frame) -> None:
+        """Decode a large request in a thread and handle it in steps, so that other clients do not wait for it."""
+        broker = self._broker
+        async with broker.turns:
+            request = await broker.loop.run_in_executor(
+                broker.codec_executor, decode_body, header, frame, broker.limits, self
+            )
+        self._held_bytes = 0
+        del frame
+        await broker.turns.pause()
+        if request.api is Api.FETCH:
+            await self._wait_for_data(pending, fetch.begin(broker, request))
+        else:
+            await self._run(pending, request)
 
     def _produce(self, pending: PendingResponse, request: Request, frame_bytes: int) -> None:
         wants_response = request.message.acks != 0
@@ -226,23 +240,17 @@ class Connection(asyncio.BufferedProtocol):
             self._responses.append(pending)
         target = pending if wants_response else None
         prevalidation = produce.prevalidate(self._broker, request, frame_bytes)
-        if not prevalidation.needs_thread and len(prevalidation.results) <= produce.BATCHES_PER_YIELD:
+        if not prevalidation.needs_thread and len(prevalidation.results) <= produce.BATCHES_PER_STEP:
             self._await_durable(target, request, produce.begin(self._broker, request, prevalidation.results))
             return
-        self._validating_bytes = frame_bytes
+        self._held_bytes = frame_bytes
         self._start_task(self._validate_and_append(target, request, prevalidation))
 
     async def _validate_and_append(
         self, pending: PendingResponse | None, request: Request, prevalidation: Prevalidation
     ) -> None:
-        """Validate in a thread if necessary, then append, and let the event loop run other requests in between."""
-        broker = self._broker
-        try:
-            if prevalidation.needs_thread:
-                await broker.loop.run_in_executor(broker.batch_executor, prevalidation.run)
-        finally:
-            self._validating_bytes = 0
-        appended = await produce.begin_in_turns(broker, request, prevalidation.results)
+        appended = await produce.begin_in_turns(self._broker, request, prevalidation)
+        self._held_bytes = 0
         self._await_durable(pending, request, appended)
 
     def _await_durable(
@@ -252,17 +260,12 @@ class Connection(asyncio.BufferedProtocol):
         if not appended.durable_futures:
             self._end_produce(pending, appended)
             return
-        remaining = len(appended.durable_futures)
 
-        def on_durable(_: asyncio.Future[None]) -> None:
-            nonlocal remaining
-            remaining -= 1
-            if not remaining:
-                self._end_produce(pending, appended)
-                self._handle_backlog()
+        def end() -> None:
+            self._end_produce(pending, appended)
+            self._handle_backlog()
 
-        for wait in appended.durable_futures:
-            wait.add_done_callback(on_durable)
+        appended.when_durable(end)
 
     def _end_produce(self, pending: PendingResponse | None, appended: AppendedRequest) -> None:
         response = appended.finish()
@@ -274,20 +277,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fetch(self, pending: PendingResponse, request: Request) -> None:
         pending_fetch = fetch.begin(self._broker, request)
-        response = pending_fetch.attempt(last=False)
-        if response is not None:
-            self._respond(pending, response)
-            return
+        if not pending_fetch.is_large:
+            response = pending_fetch.attempt(last=False)
+            if response is not None:
+                self._respond(pending, response)
+                return
         self._start_task(self._wait_for_data(pending, pending_fetch))
 
     async def _wait_for_data(self, pending: PendingResponse, pending_fetch: PendingFetch) -> None:
-        respond_now = bool(self._backlog) or self._finishing
-        encode = partial(self._encode, pending)
-        self._waiting_fetch = WaitingFetch(self._broker, encode, respond_now=respond_now)
-        try:
-            parts = await self._waiting_fetch.response(pending_fetch)
-        finally:
-            self._waiting_fetch = None
+        parts = None
+        if pending_fetch.is_large:
+            parts = await pending_fetch.encoded_in_turns(pending.encode_any, last=False)
+        if parts is None:
+            respond_now = bool(self._backlog) or self._finishing
+            self._waiting_fetch = WaitingFetch(self._broker, pending.encode_any, respond_now=respond_now)
+            try:
+                parts = await self._waiting_fetch.response(pending_fetch)
+            finally:
+                self._waiting_fetch = None
         self._queue(pending, parts)
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -296,36 +303,31 @@ class Connection(asyncio.BufferedProtocol):
         self._current_task.add_done_callback(self._after_task)
 
     async def _run(self, pending: PendingResponse, request: Request) -> None:
-        self._respond(pending, await HANDLERS[request.api](self._broker, request))
+        self._queue(pending, await pending.handle(request))
 
     def _after_task(self, task: asyncio.Task[None]) -> None:
         self._current_task = None
         if task.cancelled():
             return
-        error = task.exception()
-        if error is not None:
+        if (error := task.exception()) is not None:
             self._fail(error)
             return
         self._handle_backlog()
         self._close_when_done()
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, WireError):
+            self._disconnect("malformed-request", error.message, frame_bytes=self._held_bytes)
+            return
         _log.error("internal error while handling a request from %s", self.peer, exc_info=error)
         self._disconnect("failed-inside", "internal error while handling a request")
 
     # Responding
 
     def _respond(self, pending: PendingResponse, response: Any) -> None:
-        self._queue(pending, self._encode(pending, response))
+        self._queue(pending, pending.encode(response))
 
-    def _encode(self, pending: PendingResponse, response: Any) -> list[bytearray | memoryview]:
-        stats = self._broker.stats
-        stats.responded(pending.api, self._broker.clock.steady() - pending.received)
-        if pending.api is Api.FETCH:
-            stats.fetched(response, self._broker.topic_name)
-        return encode_response_parts(pending.api, pending.version, pending.correlation_id, response)
-
-    def _queue(self, pending: PendingResponse, parts: list[bytearray | memoryview]) -> None:
+    def _queue(self, pending: PendingResponse, parts: Parts) -> None:
         """Send the response after all earlier responses."""
         pending.parts = parts
         while self._responses and (ready := self._responses[0].parts) is not None:
@@ -349,9 +351,7 @@ class Connection(asyncio.BufferedProtocol):
         size, self._outgoing_bytes = self._outgoing_bytes, 0
         if self._closed or self._transport is None:
             return
-        if len(parts) > 1 and size <= _JOINED_BYTES_MAX:
-            parts = [bytearray().join(parts)]
-        for part in parts:
+        for part in join_small(parts, _JOINED_BYTES_MAX):
             self._transport.write(part)
         self._written_bytes += size
         self._account_unsent()

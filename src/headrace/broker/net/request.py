@@ -1,25 +1,46 @@
-"""Splits the bytes of a socket into frames, and decodes a frame into the request that a handler receives.
+"""From the bytes of a socket to the request that a handler receives, and from its response to bytes.
 
 ``Framing`` splits the stream into frames. Each connection has one small buffer for small frames. A larger frame gets
 its own buffer, which the socket fills directly. That buffer grows only as bytes arrive, because a client can announce
 a large frame and never send it. Only Produce requests need to be large. So the size limit depends on the API key, which
 is in the first two bytes of the frame.
+
+A response with many items takes long to build and to encode. Its task takes a turn (``Turns``) and keeps it until the
+response is encoded. So the event loop serves other clients in between, and only one such response at a time is in
+memory before it is encoded.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker.handlers import SUPPORTED_APIS
+from headrace.broker.handlers import HANDLERS, SUPPORTED_APIS
 from headrace.broker.limits import BrokerLimits
+from headrace.broker.net.responses import has_many_items
 from headrace.errors import HeadraceError
 from headrace.wire import WireError, decode, decode_header, messages, versions
 from headrace.wire.api import Api
-from headrace.wire.frames import Header
+from headrace.wire.frames import Header, encode_response_parts
 
-__all__ = ["FrameTooLarge", "Framing", "Request", "decode_request"]
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.net.connection import Connection
+
+__all__ = [
+    "Frame",
+    "FrameTooLarge",
+    "Framing",
+    "Parts",
+    "PendingResponse",
+    "Request",
+    "decode_body",
+    "decode_head",
+    "join_small",
+]
+
+Frame = bytes | bytearray
 
 
 class Request(NamedTuple):
@@ -35,35 +56,118 @@ class Request(NamedTuple):
     """Identifies the client's connection. Handlers use it only for comparison."""
 
 
-def decode_request(
-    frame: bytes | bytearray, client_host: str, limits: BrokerLimits, connection: object | None = None
-) -> tuple[Header, Request | None]:
-    """Return the header and the request. Raises ``WireError`` for an invalid or unsupported request.
+def decode_head(frame: Frame) -> tuple[Header, bool]:
+    """Return the header of a request, and whether the broker supports its version.
 
-    The request is ``None`` for ApiVersions in an unsupported version, because the broker responds to it.
+    Raises ``WireError`` for an unsupported request, except for ApiVersions, because the broker responds to it in any
+    version.
     """
     header = decode_header(frame)
     api = header.api
     if api is None or api not in SUPPORTED_APIS:
         raise WireError(f"unsupported API key {header.api_key}")
     lowest, highest = versions(api)
-    if not lowest <= header.version <= highest:
-        if api is Api.API_VERSIONS:
-            return header, None
+    is_supported = lowest <= header.version <= highest
+    if not is_supported and api is not Api.API_VERSIONS:
         raise WireError(
             f"unsupported version {header.version} of {api.name}: this broker supports {lowest} to {highest}"
         )
+    return header, is_supported
+
+
+def decode_body(
+    header: Header,
+    frame: Frame,
+    limits: BrokerLimits,
+    connection: Connection,
+) -> Request:
+    """Return the request in a frame with a supported ``header``. Raises ``WireError`` if it is invalid."""
+    api = header.api
+    assert api is not None
     message = decode(
         _message_type(api), header.version, frame, header.body_start, elements_max=limits.elements_max[api]
     )
-    return header, Request(
-        api, header.version, header.correlation_id, header.client_id, message, client_host, connection
+    return Request(
+        api, header.version, header.correlation_id, header.client_id, message, connection.peer, connection
     )
 
 
 @cache
 def _message_type(api: Api) -> Any:
     return getattr(messages, f"{api.title}Request")
+
+
+Parts = list[bytearray | memoryview]
+
+
+class PendingResponse:
+    """A response in the queue of its connection.
+
+    ``parts`` are its bytes, or ``None`` until it is encoded. ``received`` is the time at which its request arrived.
+    """
+
+    __slots__ = ("api", "broker", "correlation_id", "parts", "received", "version")
+
+    def __init__(self, broker: Broker, header: Header, received: float) -> None:
+        assert header.api is not None
+        self.broker = broker
+        self.api = header.api
+        self.version = header.version
+        self.received = received
+        self.correlation_id = header.correlation_id
+        self.parts: Parts | None = None
+
+    async def handle(self, request: Request) -> Parts:
+        """Handle a request, except Produce and Fetch, and return the encoded response."""
+        try:
+            return await self.encode_any(await HANDLERS[request.api](self.broker, request))
+        finally:
+            # The handler or the encoding can have taken a turn.
+            self.broker.turns.give_back()
+
+    def encode(self, response: Any) -> Parts:
+        self._count(response)
+        return encode_response_parts(self.api, self.version, self.correlation_id, response)
+
+    async def encode_any(self, response: Any) -> Parts:
+        """Encode a response of any size. A thread encodes a large one, so that other clients do not wait for it.
+
+        The caller gives back the turn that this takes.
+        """
+        if not has_many_items(response):
+            return self.encode(response)
+        await self.broker.turns.take()
+        self._count(response)
+        return await self.broker.loop.run_in_executor(
+            self.broker.codec_executor,
+            encode_response_parts,
+            self.api,
+            self.version,
+            self.correlation_id,
+            response,
+        )
+
+    def _count(self, response: Any) -> None:
+        stats = self.broker.stats
+        stats.responded(self.api, self.broker.clock.steady() - self.received)
+        if self.api is Api.FETCH:
+            stats.fetched(response, self.broker.topic_name)
+
+
+def join_small(parts: Parts, bytes_max: int) -> Parts:
+    """Join consecutive small parts up to ``bytes_max``, because sending costs more than copying a few kilobytes."""
+    joined: Parts = []
+    small: Parts = []
+    small_bytes = 0
+    for part in parts:
+        if small and small_bytes + len(part) > bytes_max:
+            joined.append(small[0] if len(small) == 1 else bytearray().join(small))
+            small, small_bytes = [], 0
+        small.append(part)
+        small_bytes += len(part)
+    if small:
+        joined.append(small[0] if len(small) == 1 else bytearray().join(small))
+    return joined
 
 
 _SIZE = struct.Struct(">i")
@@ -114,13 +218,13 @@ class Framing:
             return memoryview(self._small)[self._end :]
         return memoryview(self._large)[self._filled :]
 
-    def received(self, count: int) -> list[bytes | bytearray]:
+    def received(self, count: int) -> list[Frame]:
         """Process ``count`` new bytes in ``room``. Returns the frames that are now complete."""
         if self._large is not None:
             self._filled += count
             return self._advance_large()
         self._end += count
-        frames: list[bytes | bytearray] = []
+        frames: list[Frame] = []
         while self._end - self._start >= 4:
             (size,) = _SIZE.unpack_from(self._small, self._start)
             if not 0 <= size <= self._max:
@@ -148,7 +252,7 @@ class Framing:
         self._large[: self._filled] = self._small[first : self._end]
         self._start = self._end = 0
 
-    def _advance_large(self) -> list[bytes | bytearray]:
+    def _advance_large(self) -> list[Frame]:
         assert self._large is not None
         if self._filled == self._large_size:
             frame, self._large = self._large, None

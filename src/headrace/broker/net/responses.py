@@ -8,19 +8,37 @@ so a client that retries the others makes progress.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.wire.codes import ErrorCode
+from headrace.wire.message import Message
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.net.request import Request
 
-__all__ = ["ResponseRoom", "partition_errors", "partitions_once"]
+__all__ = ["ResponseRoom", "has_many_items", "partition_errors", "partitions_once"]
 
-_YIELD_BYTES = 1 << 20
+_STEP_BYTES = 64 << 10
+_ITEMS_MAX = 300
+
+
+def has_many_items(message: Message) -> bool:
+    """Return whether the arrays of a message have so many items that encoding them would delay other clients."""
+    items = 0
+    unseen = [message]
+    while unseen:
+        seen = unseen.pop()
+        for name in seen.__struct_fields__:
+            value = getattr(seen, name)
+            if type(value) is list and value:
+                items += len(value)
+                if items > _ITEMS_MAX:
+                    return True
+                if isinstance(value[0], Message):
+                    unseen += value
+    return False
 
 
 class ResponseRoom:
@@ -30,7 +48,7 @@ class ResponseRoom:
         self._broker = broker
         self._request = request
         self._used_bytes = 0
-        self._next_yield = _YIELD_BYTES
+        self._next_yield = _STEP_BYTES
 
     def take(self, size: int) -> bool:
         """Count an item of ``size`` bytes. Returns false if it does not fit."""
@@ -47,10 +65,10 @@ class ResponseRoom:
         return not self.is_full
 
     async def yield_if_due(self) -> None:
-        """Let the event loop run other requests after each mebibyte of response."""
+        """Take a turn after every 64 KiB of the response, or pause if the task has a turn already."""
         if self._used_bytes >= self._next_yield:
-            self._next_yield = self._used_bytes + _YIELD_BYTES
-            await asyncio.sleep(0)
+            self._next_yield = self._used_bytes + _STEP_BYTES
+            await self._broker.turns.take()
 
 
 Name = TypeVar("Name", bound=Hashable)

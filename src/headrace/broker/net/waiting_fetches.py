@@ -8,8 +8,10 @@ for new records. It stores only its encoded response, and the broker sends the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+
+from headrace.broker.net.request import Parts
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -21,8 +23,6 @@ __all__ = ["WaitingFetch", "WaitingFetches"]
 _FETCH_BYTES = 2_048
 _PARTITION_BYTES = 512
 _EMPTY_DELAY_S = 0.5
-
-Parts = list[bytearray | memoryview]
 
 
 class WaitingFetches:
@@ -48,7 +48,9 @@ class WaitingFetches:
 class WaitingFetch:
     """A fetch whose first attempt did not find enough records. ``respond_now`` ends its wait."""
 
-    def __init__(self, broker: Broker, encode: Callable[[Any], Parts], *, respond_now: bool) -> None:
+    def __init__(
+        self, broker: Broker, encode: Callable[[Any], Awaitable[Parts]], *, respond_now: bool
+    ) -> None:
         self._broker = broker
         self._encode = encode
         self._must_respond = respond_now
@@ -66,12 +68,11 @@ class WaitingFetch:
         reserved_bytes = waiting.begin(len(partitions))
         if reserved_bytes or pending_fetch.is_cold:
             try:
-                return self._encode(
-                    await self._wait(pending_fetch, partitions, may_wait_for_records=bool(reserved_bytes))
-                )
+                return await self._wait(pending_fetch, partitions, may_wait_for_records=bool(reserved_bytes))
             finally:
                 waiting.end(reserved_bytes)
-        parts = self._encode(pending_fetch.attempt(last=True))
+        parts = await self._attempt(pending_fetch, last=True)
+        assert parts is not None
         delay_s = 0.0 if pending_fetch.found_bytes else min(pending_fetch.max_wait_s, _EMPTY_DELAY_S)
         del pending_fetch, partitions
         if not self._must_respond:
@@ -80,7 +81,7 @@ class WaitingFetch:
 
     async def _wait(
         self, pending_fetch: PendingFetch, partitions: list[Partition], *, may_wait_for_records: bool
-    ) -> Any:
+    ) -> Parts:
         loop = self._broker.loop
         deadline = loop.time() + min(pending_fetch.max_wait_s, self._broker.limits.idle_ms_max / 2000)
         wake = self._has_new_records.set
@@ -90,20 +91,26 @@ class WaitingFetch:
             while True:
                 while pending_fetch.is_cold:
                     await pending_fetch.read_cold()
-                    response = pending_fetch.attempt(last=False)
-                    if response is not None:
-                        return response
+                    parts = await self._attempt(pending_fetch, last=False)
+                    if parts is not None:
+                        return parts
                 left_s = deadline - loop.time()
                 if may_wait_for_records and left_s > 0 and not self._must_respond:
                     self._has_new_records.clear()
                     await self._wait_for_records(left_s)
                 last = not may_wait_for_records or self._must_respond or loop.time() >= deadline
-                response = pending_fetch.attempt(last=last)
-                if response is not None:
-                    return response
+                parts = await self._attempt(pending_fetch, last=last)
+                if parts is not None:
+                    return parts
         finally:
             for partition in partitions:
                 partition.watchers.discard(wake)
+
+    async def _attempt(self, pending_fetch: PendingFetch, *, last: bool) -> Parts | None:
+        if pending_fetch.is_large:
+            return await pending_fetch.encoded_in_turns(self._encode, last=last)
+        response = pending_fetch.attempt(last=last)
+        return None if response is None else await self._encode(response)
 
     async def _wait_for_records(self, seconds: float) -> None:
         try:

@@ -13,6 +13,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from headrace.broker.event_loop import yield_every
 from headrace.broker.metrics.stats import CompactionCounts
 from headrace.errors import CorruptBatch, StorageError
 from headrace.log.compaction import Compaction, CompactionReport, Due, Group, due, needs_roll
@@ -26,6 +27,7 @@ __all__ = ["Compactor"]
 
 _log = logging.getLogger("headrace.broker")
 _SYNC_ATTEMPTS_MAX = 100
+_PARTITIONS_PER_YIELD = 200
 
 
 class Compactor:
@@ -85,12 +87,14 @@ class Compactor:
         """Check every partition once, and compact those that are due."""
         broker = self._broker
         self._checked_s = broker.clock.steady()
-        open_logs = {partition.log for _, _, partition in broker.partitions.all() if partition.fenced is None}
+        partitions = broker.partitions.all()
+        open_logs = {partition.log for _, _, partition in partitions if partition.fenced is None}
         self._skipped &= open_logs
         self._failing &= open_logs
-        for name, index, partition in broker.partitions.all():
+        for number, (name, index, partition) in enumerate(partitions, 1):
             if self._stopping.is_set():
                 return
+            await yield_every(_PARTITIONS_PER_YIELD, number)
             self._checked_s = broker.clock.steady()
             if partition.fenced is not None or partition.log in self._skipped:
                 continue

@@ -2,7 +2,7 @@
 
 The decision is one entry in the journal of groups and transactions, so the same entry also commits the offsets of the
 transaction. When the entry is durable, the transaction is committed or aborted, even after a crash. The broker then
-writes a commit or abort marker to every partition, without waiting for the disk. It writes up to 500 markers in the
+writes a commit or abort marker to every partition, without waiting for the disk. It writes up to 200 markers in the
 same iteration of the event loop, and the others in the next iterations. Until all are written, the broker accepts no
 transactional batch from the producer (``is_marking``), so the markers precede the records of its next transaction.
 
@@ -21,10 +21,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
 
 from msgspec.structs import replace
 
+from headrace.broker.event_loop import Step
 from headrace.broker.groups.entries import MarkerKey, PendingMarker, TransactionalIdDeleted, TransactionEntry
 from headrace.broker.groups.rebalancer import code_of_write_error
 from headrace.broker.groups.timers import Timer, Timers
@@ -36,7 +36,7 @@ from headrace.wire.codes import ErrorCode
 __all__ = ["TransactionCompletion"]
 
 _log = logging.getLogger("headrace.broker")
-_MARKERS_PER_YIELD = 500
+_MARKERS_PER_STEP = 200
 
 
 class TransactionCompletion:
@@ -166,8 +166,8 @@ class TransactionCompletion:
             return
         self._marking.discard(transaction.producer)
         committed = transaction.state is State.PREPARE_COMMIT
-        batch = list(islice(partitions, _MARKERS_PER_YIELD))
-        for name, index in batch:
+        step = Step(self._clock, _MARKERS_PER_STEP)
+        for name, index in partitions:
             try:
                 written = self.write_marker(
                     name,
@@ -190,11 +190,11 @@ class TransactionCompletion:
                 topic_id = self._topics.id_of(name) or b""
                 if keys := unsynced.get((topic_id, index, transaction.producer)):
                     self.when_synced(written, partial(self.forget, transaction, keys))
-        if len(batch) == _MARKERS_PER_YIELD:
-            self._marking.add(transaction.producer)
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._mark_next, transaction, partitions, failed_partitions, unsynced)
-            return
+            if step.is_over():
+                self._marking.add(transaction.producer)
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._mark_next, transaction, partitions, failed_partitions, unsynced)
+                return
         transaction.unmarked = failed_partitions
         if failed_partitions:
             self._timers.start(transaction.timer, self._settings.retry_ms)
