@@ -78,7 +78,7 @@ class GarbageCollection:
                 self._loop.call_soon_threadsafe(self.collect_new)
 
     def collect_new(self) -> None:
-        """Free the new objects that are garbage, and freeze the others. Does nothing while there are few."""
+        """Free the new objects that are garbage, and freeze the others. Few objects are left alone."""
         if self._has_large_request() and self._delays < _DELAYS_MAX:
             # Most of the new objects belong to this request, and are gone when it ends.
             self._delays += 1
@@ -100,7 +100,7 @@ class GarbageCollection:
     def collect_deep(self, *, is_quiet: bool) -> None:
         """Examine all objects if many were frozen since the last deep collection.
 
-        If this would take long, wait for a time without requests, unless there are very many objects.
+        If this would take long, wait for a time without requests, unless the objects are very many.
         """
         before, new = self._deep_objects, self._newly_frozen
         if new < before * _GROWTH + _GROWTH_OBJECTS:

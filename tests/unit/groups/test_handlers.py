@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.event_loop import Turns
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.limits import BrokerLimits
 from headrace.broker.net.client_limits import Notices
@@ -24,7 +25,9 @@ UNKNOWN_TOPIC_ID = b"nobody".ljust(16, b"\0")
 async def call(rig: Rig, api: Api, version: int, message: Any) -> Any:
     """Encode the request and decode the response in this version."""
     request = decode(type(message), version, encode(message, version), 0)
-    broker: Any = SimpleNamespace(groups=rig.groups, limits=BrokerLimits(), notices=Notices(rig.clock))
+    broker: Any = SimpleNamespace(
+        groups=rig.groups, limits=BrokerLimits(), notices=Notices(rig.clock), turns=Turns()
+    )
     answer = await HANDLERS[api](broker, Request(api, version, 1, "app", request, "127.0.0.1"))
     return decode(type(answer), version, encode(answer, version), 0)
 

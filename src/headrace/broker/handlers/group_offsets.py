@@ -94,7 +94,7 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
     """
     message = request.message
     groups = broker.groups
-    if _asks_for_all(message):
+    if _is_about_many(message):
         await broker.turns.take()
     if request.version >= _GROUPS_SINCE:
         return await _fetch_groups(broker, request, by_id=request.version >= _IDS_SINCE)
@@ -113,8 +113,8 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
     )
 
 
-def _asks_for_all(message: Any) -> bool:
-    """Return whether a request asks for several groups, or for all offsets of a group, which consumers never do."""
+def _is_about_many(message: Any) -> bool:
+    """Return whether a request is for several groups or for all offsets of a group. A consumer sends no such request."""
     return len(message.groups) > 1 or any(group.topics is None for group in message.groups or (message,))
 
 
