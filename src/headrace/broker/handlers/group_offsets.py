@@ -114,7 +114,7 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
 
 
 def _is_about_many(message: Any) -> bool:
-    """Return whether a request is for several groups or for all offsets of a group. A consumer sends no such request."""
+    """Return whether a request is for several groups or for all offsets of a group. Consumers send no such request."""
     return len(message.groups) > 1 or any(group.topics is None for group in message.groups or (message,))
 
 
