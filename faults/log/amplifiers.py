@@ -46,7 +46,7 @@ CASES: dict[Api, tuple[Case, ...]] = {
         log_amplifiers.fetches_that_wait,
         log_amplifiers.small_batches_before_large_ones,
     ),
-    Api.LIST_OFFSETS: (log_amplifiers.times_in_bombs,),
+    Api.LIST_OFFSETS: (log_amplifiers.times_in_bombs, log_amplifiers.offsets_for_many_clients),
     Api.METADATA: (log_amplifiers.topics_made_by_naming_them,),
     Api.OFFSET_COMMIT: (
         coordinator_amplifiers.offsets_of_many_groups,
@@ -100,5 +100,5 @@ CASES: dict[Api, tuple[Case, ...]] = {
     Api.DESCRIBE_PRODUCERS: (),
     Api.DESCRIBE_TRANSACTIONS: (),
     Api.LIST_TRANSACTIONS: (coordinator_amplifiers.patterns,),
-    Api.DESCRIBE_TOPIC_PARTITIONS: (),
+    Api.DESCRIBE_TOPIC_PARTITIONS: (log_amplifiers.partitions_for_many_clients,),
 }

@@ -26,7 +26,9 @@ __all__ = [
     "fetches_that_wait",
     "lists_of_many_items",
     "many_partitions",
+    "offsets_for_many_clients",
     "one_resource_by_many_keys",
+    "partitions_for_many_clients",
     "producers_of_every_partition",
     "records_without_keys",
     "sessions_of_known_topics",
@@ -192,6 +194,19 @@ def configs_for_many_clients(attacker: Attacker) -> None:
         for name in new_names(attacker, 2_000)
     ]
     attacker.call_from_many(Api.DESCRIBE_CONFIGS, request(resources=resources), 4, connections=60)
+
+
+def offsets_for_many_clients(attacker: Attacker) -> None:
+    request = m.ListOffsetsRequest
+    parts = [request.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(1_200)]
+    topics = [request.ListOffsetsTopic(name=WIDE, partitions=parts)]
+    attacker.call_from_many(Api.LIST_OFFSETS, request(topics=topics), 8, connections=200)
+
+
+def partitions_for_many_clients(attacker: Attacker) -> None:
+    request = m.DescribeTopicPartitionsRequest
+    message = request(topics=[request.TopicRequest(name=WIDE)], response_partition_limit=2_000)
+    attacker.call_from_many(Api.DESCRIBE_TOPIC_PARTITIONS, message, 0, connections=200)
 
 
 def all_texts_of_the_broker(attacker: Attacker) -> None:

@@ -62,6 +62,10 @@ class Turns:
     def is_taken(self) -> bool:
         return self._holder is not None
 
+    def is_held_by_me(self) -> bool:
+        """Whether the current task has the turn."""
+        return self._holder is not None and self._holder is asyncio.current_task()
+
     async def __aenter__(self) -> None:
         await self.take()
 
@@ -82,7 +86,7 @@ class Turns:
 
     def give_back(self) -> None:
         """End the turn of this task. Does nothing if it has none."""
-        if self._holder is not None and self._holder is asyncio.current_task():
+        if self.is_held_by_me():
             self._holder = None
             self._lock.release()
 

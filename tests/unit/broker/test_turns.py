@@ -134,7 +134,7 @@ async def test_a_request_with_many_batches_yields_to_other_tasks_and_keeps_their
     message = request(acks=-1, topic_data=[request.TopicProduceData(name="t", partition_data=data)])
     produce_request = Request(Api.PRODUCE, 9, 1, "tests", message, "here")
     produced, iterations = await iterations_during(
-        produce.begin_in_turns(
+        produce.begin_in_steps(
             call.broker, produce_request, produce.prevalidate(call.broker, produce_request, 0)
         )
     )
@@ -166,7 +166,7 @@ async def test_a_fetch_of_many_partitions_yields_to_other_tasks(call: BrokerCall
     assert whole.is_large
     expected = await encode_fetch(whole.attempt(last=True))
     in_turns = fetch.begin(call.broker, fetch_request("none", 2_000))
-    encoded, iterations = await iterations_during(in_turns.encoded_in_turns(encode_fetch, last=True))
+    encoded, iterations = await iterations_during(in_turns.encoded_in_turn(encode_fetch, last=True))
     assert encoded == expected
     assert iterations >= 8
     assert not fetch.begin(call.broker, fetch_request("none", 10)).is_large
@@ -189,7 +189,7 @@ async def test_a_session_can_change_during_a_long_fetch(
         examine(*arguments)
 
     monkeypatch.setattr(fetching, "_examine", count)
-    running = asyncio.ensure_future(fetching.encoded_in_turns(encode_fetch, last=True))
+    running = asyncio.ensure_future(fetching.encoded_in_turn(encode_fetch, last=True))
     while not examined:
         await asyncio.sleep(0)
     assert examined < 299

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.event_loop import Step
 from headrace.broker.net.responses import partitions_once
 from headrace.broker.permissions import CLUSTER_OPERATIONS, Handler, Operation, Permission, Resource
 from headrace.wire import messages as m
@@ -25,6 +26,7 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
 _ALL_FEATURES_SINCE = 4
 _FEATURES = {"transaction.version": 2}
+_PARTITIONS_PER_STEP = 500
 
 
 async def api_versions(broker: Broker, request: Request) -> Any:
@@ -115,13 +117,21 @@ async def describe_log_dirs(broker: Broker, request: Request) -> Any:
     """Return the data directory, the size of each partition, and the free disk space."""
     requested = request.message.topics
     requested_partitions: Mapping[str, Iterable[int]]
+    await broker.turns.take()
     if requested is None:
         requested_partitions = {topic.name: range(topic.partitions) for topic in broker.catalog.topics()}
     else:
         requested_partitions = partitions_once((topic.topic, topic.partitions) for topic in requested)
     topics = []
+    step = Step(broker.clock, _PARTITIONS_PER_STEP)
     for name, indexes in requested_partitions.items():
-        partitions = [each for index in indexes if (each := _partition(broker, name, index)) is not None]
+        partitions = []
+        for index in indexes:
+            if step.is_over():
+                await broker.turns.pause()
+                step.restart()
+            if (described := _partition(broker, name, index)) is not None:
+                partitions.append(described)
         if partitions:
             topics.append(m.DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions))
     total, usable = _disk_space(broker.settings.data_dir)

@@ -76,7 +76,7 @@ class _Attempt:
 class PendingFetch:
     """A fetch in progress. The caller repeats ``attempt`` until it returns a response.
 
-    If ``is_large``, the caller repeats ``encoded_in_turns`` instead.
+    If ``is_large``, the caller repeats ``encoded_in_turn`` instead.
     """
 
     def __init__(self, broker: Broker, request: Request) -> None:
@@ -134,12 +134,13 @@ class PendingFetch:
             self._examine(target, attempt)
         return self._end_attempt(attempt, last=last)
 
-    async def encoded_in_turns(
+    async def encoded_in_turn(
         self, encode: Callable[[Any], Awaitable[Encoded]], *, last: bool
     ) -> Encoded | None:
         """Like ``attempt``, but let the event loop run other requests after each step.
 
-        Also encodes the response, because only one large response at a time is in memory before it is encoded.
+        Also encodes the response, because only one large response at a time is in memory before it is encoded. Uses the
+        turn of the caller, if it has one, and gives it back.
         """
         assert self.session is not None
         turns = self._broker.turns
@@ -180,6 +181,8 @@ class PendingFetch:
         if not (last or attempt.has_error or attempt.found_bytes >= self._min_bytes):
             self._finished_reads.clear()
             return None
+        # The error of a failed read refers to this object, by its traceback.
+        self._finished_reads.clear()
         return self._respond(attempt.results)
 
     async def read_cold(self) -> None:

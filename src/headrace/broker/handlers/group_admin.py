@@ -32,14 +32,14 @@ async def describe_groups(broker: Broker, request: Request) -> Any:
     room = ResponseRoom(broker, request)
     response = m.DescribeGroupsResponse()
     for group_id in dict.fromkeys(message.groups):
-        group = broker.groups.describe(group_id)
-        if group is None:
-            response.groups.append(_missing_group(group_id, request.version, operations))
-        elif not room.is_full and room.take(_size(group)):
-            response.groups.append(_encode_group(group, operations))
-            await room.yield_if_due()
-        else:
+        group = None if room.is_full else broker.groups.describe(group_id)
+        if room.is_full or (group is not None and not room.take(_size(group))):
             response.groups.append(_omitted_group(group_id, request.version, room.bytes_max))
+        elif group is None:
+            response.groups.append(_missing_group(group_id, request.version, operations))
+        else:
+            response.groups.append(_encode_group(group, operations))
+        await room.yield_if_due()
     return response
 
 
@@ -106,6 +106,7 @@ async def list_groups(broker: Broker, request: Request) -> Any:
     """Return the groups, optionally filtered by state and type."""
     message = request.message
     new_group = m.ListGroupsResponse.ListedGroup
+    await broker.turns.take()
     return m.ListGroupsResponse(
         groups=[
             new_group(

@@ -46,6 +46,7 @@ ListedOffset = tuple[int, int, int]
 _EPOCH_SINCE = 4
 _ARCHIVE_WAIT_S = 10.0
 """Limit for all archive lookups of one request together."""
+_WITHOUT_LOOKUP = {_LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD}
 _PARTITIONS_PER_STEP = 1_000
 _NOT_FOUND: ListedOffset = (-1, -1, -1)
 
@@ -76,6 +77,9 @@ async def list_offsets(broker: Broker, request: Request) -> Any:
                     )
                 wait_s = max(0.0, deadline - loop.time())
                 listed = await _find(broker, request, topic.name, part, wait_s)
+                if part.timestamp not in _WITHOUT_LOOKUP:
+                    # The lookup let the event loop run other requests.
+                    step.restart()
             except Refusal as refusal:
                 result.error_code = refusal.error_code
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,8 @@ __all__ = ["HANDLERS", "PAGE_PARTITIONS_MAX"]
 _NULL_IS_ALL_SINCE = 1
 _IDS_SINCE = 12
 _OPERATIONS_SINCE = 8
+# Clients of a few topics repeat their requests regularly, and must not wait for long requests of other clients.
+_ITEMS_WITHOUT_TURN_MAX = 50
 
 
 async def metadata(broker: Broker, request: Request) -> Any:
@@ -53,6 +56,8 @@ async def metadata(broker: Broker, request: Request) -> Any:
         ):
             return _ids_unsupported(requested)
         topics = await _requested_topics(broker, message)
+    if sum(len(topic.partitions) + 1 for topic in topics) > _ITEMS_WITHOUT_TURN_MAX:
+        await broker.turns.take()
     if request.version >= _OPERATIONS_SINCE and message.include_topic_authorized_operations:
         topics = [msgspec.structs.replace(t, topic_authorized_operations=TOPIC_OPERATIONS) for t in topics]
     host, port = broker.settings.advertised
@@ -85,11 +90,19 @@ async def _requested_topics(broker: Broker, message: Message) -> list[Any]:
     """Return each requested topic once. As in Kafka, if the request has any id, names are ignored."""
     ids = dict.fromkeys(t.topic_id for t in message.topics if t.topic_id != NO_TOPIC_ID)
     if ids:
+        await _take_turn_for_many(broker, ids)
         return [_response_for_id(broker, topic_id) for topic_id in ids]
     names = dict.fromkeys(t.name for t in message.topics)
     may_create = message.allow_auto_topic_creation and broker.catalog.configs.auto_create_topics
     refusals = await _create_missing(broker, [n for n in names if n is not None]) if may_create else {}
+    await _take_turn_for_many(broker, names)
     return [_response_for_name(broker, name, refusals) for name in names]
+
+
+async def _take_turn_for_many(broker: Broker, requested: Collection[object]) -> None:
+    """Take a turn before the responses for many names or ids are built."""
+    if len(requested) > _ITEMS_WITHOUT_TURN_MAX:
+        await broker.turns.take()
 
 
 async def _create_missing(broker: Broker, names: list[str]) -> dict[str, Refusal]:
@@ -222,6 +235,7 @@ async def describe_topic_partitions(broker: Broker, request: Request) -> Any:
     """
     message = request.message
     cursor = message.cursor
+    await broker.turns.take()
     all_requested = not message.topics
     names = {topic.name for topic in (broker.catalog.topics() if all_requested else message.topics)}
     if cursor is not None and (

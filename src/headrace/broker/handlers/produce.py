@@ -49,7 +49,7 @@ __all__ = [
     "AppendedRequest",
     "Prevalidation",
     "begin",
-    "begin_in_turns",
+    "begin_in_steps",
     "prevalidate",
 ]
 
@@ -125,42 +125,67 @@ def begin(
 ) -> AppendedRequest:
     """Append all batches. ``prevalidated`` is empty, or has one validation result per batch, in order."""
     produced = AppendedRequest(m.ProduceResponse())
-    for _ in _append_all(broker, request, produced, prevalidated):
+    for _ in _append_all(broker, request, produced, prevalidated, _Times(broker)):
         pass
     return produced
 
 
-async def begin_in_turns(broker: Broker, request: Request, prevalidation: Prevalidation) -> AppendedRequest:
-    """Like ``begin``, but let the event loop run other requests after each step.
+async def begin_in_steps(broker: Broker, request: Request, prevalidation: Prevalidation) -> AppendedRequest:
+    """Like ``begin``, but if there are many batches, let the event loop run other requests after each step.
 
     If the batches need validation in a thread, it happens first.
     """
-    produced = AppendedRequest(m.ProduceResponse())
     if prevalidation.needs_thread:
         await broker.loop.run_in_executor(broker.batch_executor, prevalidation.run)
-    step = Step(broker.clock, BATCHES_PER_STEP)
-    for _ in _append_all(broker, request, produced, prevalidation.results):
-        if step.is_over():
-            await broker.turns.wait()
-            step.restart()
+    if len(prevalidation.results) <= BATCHES_PER_STEP:
+        return begin(broker, request, prevalidation.results)
+    produced = AppendedRequest(m.ProduceResponse())
+    async with broker.turns:
+        step = Step(broker.clock, BATCHES_PER_STEP)
+        times = _Times(broker)
+        for _ in _append_all(broker, request, produced, prevalidation.results, times):
+            if step.is_over():
+                await broker.turns.pause()
+                step.restart()
+                times.read()
     return produced
 
 
+class _Times:
+    """The append times of the batches of a step."""
+
+    __slots__ = ("_broker", "now_ms", "trusted_ms")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.read()
+
+    def read(self) -> None:
+        self.now_ms = self._broker.clock.now_ms()
+        self.trusted_ms = self._broker.trusted_time.now_ms()
+
+
 def _append_all(
-    broker: Broker, request: Request, produced: AppendedRequest, prevalidated: Sequence[Prevalidated | None]
+    broker: Broker,
+    request: Request,
+    produced: AppendedRequest,
+    prevalidated: Sequence[Prevalidated | None],
+    times: _Times,
 ) -> Iterator[None]:
-    """Append all batches. Yields after each partition of the request."""
+    """Append all batches. Yields before each partition of the request; topics can change meanwhile."""
     message = request.message
     validations = iter(prevalidated)
     response = produced.response
-    now_ms = broker.clock.now_ms()
-    trusted_ms = broker.trusted_time.now_ms()
     request_error = _request_error(message)
+    has_ids = request.version >= _TOPIC_IDS_SINCE
     for topic in message.topic_data:
-        name = topic.name if request.version < _TOPIC_IDS_SINCE else broker.topic_name(topic.topic_id)
+        name = broker.topic_name(topic.topic_id) if has_ids else topic.name
         topic_response = m.ProduceResponse.TopicProduceResponse(name=name or "", topic_id=topic.topic_id)
         response.responses.append(topic_response)
         for data in topic.partition_data:
+            yield
+            if has_ids:
+                name = broker.topic_name(topic.topic_id)
             result = m.ProduceResponse.PartitionProduceResponse(index=data.index, base_offset=-1)
             topic_response.partition_responses.append(result)
             validated = None if data.records is None else next(validations, None)
@@ -184,8 +209,8 @@ def _append_all(
                     must_start_at_zero = request.version >= _ADDS_SINCE
                 accepted = partition.append(
                     data.records,
-                    now_ms,
-                    trusted_ms,
+                    times.now_ms,
+                    times.trusted_ms,
                     must_start_at_zero=must_start_at_zero,
                     prevalidated=validated,
                 )
@@ -199,7 +224,6 @@ def _append_all(
                     )
                     for index in refused.records
                 ]
-            yield
 
 
 def _request_error(message: Any) -> ProduceRefused | None:

@@ -39,6 +39,7 @@ async def describe_producers(broker: Broker, request: Request) -> Any:
         topic_response = m.DescribeProducersResponse.TopicResponse(name=name)
         response.topics.append(topic_response)
         for index in indexes:
+            await room.yield_if_due()
             result = m.DescribeProducersResponse.PartitionResponse(partition_index=index)
             topic_response.partitions.append(result)
             partition = broker.partition(name, index)
@@ -48,7 +49,6 @@ async def describe_producers(broker: Broker, request: Request) -> Any:
             try:
                 if room.take(_PRODUCER_BYTES * partition.producer_count):
                     result.active_producers = _producers(partition)
-                    await room.yield_if_due()
                 else:
                     # This error makes Kafka's admin client retry the partition.
                     result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -136,6 +136,7 @@ _STATES = {state.value for state in State}
 async def list_transactions(broker: Broker, request: Request) -> Any:
     """Return the transactional ids, filtered by state, producer id, duration and name pattern."""
     message = request.message
+    await broker.turns.take()
     transactions = broker.transactions.list_transactions(
         states=set(message.state_filters),
         producer_ids=set(message.producer_id_filters),

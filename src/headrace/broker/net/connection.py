@@ -31,6 +31,7 @@ from headrace.broker.net.request import (
     Request,
     decode_body,
     decode_head,
+    decode_large_body,
     join_small,
 )
 from headrace.broker.net.waiting_fetches import WaitingFetch
@@ -67,8 +68,10 @@ class Connection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._response_timer = SlowClientTimer()
         self._held_bytes = 0
+        """Memory of the request that a task handles."""
         self._request_bytes = 0
         self._unsent_bytes = 0
+        self._unencoded_bytes = 0
         self._write_scheduled = False
         self._current_task: asyncio.Task[None] | None = None
         self._waiting_fetch: WaitingFetch | None = None
@@ -200,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: Frame) -> None:
         header, is_supported = decode_head(frame)
-        pending = PendingResponse(self._broker, header, self.active_at)
+        pending = PendingResponse(self._broker, header, self.active_at, self._count_unencoded)
         if not is_supported:
             pending.version = 0
             self._responses.append(pending)
@@ -210,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         elif len(frame) > _LARGE_BYTES:
             self._responses.append(pending)
             self._held_bytes = len(frame)
-            self._start_task(self._handle_in_turns(pending, header, frame))
+            self._start_task(self._decode_and_handle(pending, header, frame))
         else:
             request = decode_body(header, frame, self._broker.limits, self)
             self._responses.append(pending)
@@ -219,20 +222,32 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._start_task(self._run(pending, request))
 
-    async def _handle_in_turns(self, pending: PendingResponse, header: Header, frame: Frame) -> None:
+    async def _decode_and_handle(self, pending: PendingResponse, header: Header, frame: Frame) -> None:
         """Decode a large request in a thread and handle it in steps, so that other clients do not wait for it."""
         broker = self._broker
         async with broker.turns:
-            request = await broker.loop.run_in_executor(
-                broker.codec_executor, decode_body, header, frame, broker.limits, self
-            )
-        self._held_bytes = 0
-        del frame
-        await broker.turns.pause()
-        if request.api is Api.FETCH:
-            await self._wait_for_data(pending, fetch.begin(broker, request))
-        else:
-            await self._run(pending, request)
+            try:
+                request, self._held_bytes = await broker.loop.run_in_executor(
+                    broker.codec_executor, decode_large_body, header, frame, broker.limits, self
+                )
+            except WireError as error:
+                self._disconnect("malformed-request", error.message, frame_bytes=len(frame))
+                return
+            del frame
+            self._account_requests()
+            await broker.turns.pause()
+            if request.api is Api.FETCH:
+                # The first attempt uses this turn too, so at most one decoded fetch has not reserved memory.
+                pending_fetch = fetch.begin(broker, request)
+                del request
+                self._held_bytes = 0
+                self._account_requests()
+                if not self._attempt_fetch(pending, pending_fetch):
+                    if not pending_fetch.is_large:
+                        broker.turns.give_back()
+                    await self._wait_for_data(pending)
+                return
+        await self._run(pending, request)
 
     def _produce(self, pending: PendingResponse, request: Request, frame_bytes: int) -> None:
         wants_response = request.message.acks != 0
@@ -249,8 +264,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _validate_and_append(
         self, pending: PendingResponse | None, request: Request, prevalidation: Prevalidation
     ) -> None:
-        appended = await produce.begin_in_turns(self._broker, request, prevalidation)
-        self._held_bytes = 0
+        appended = await produce.begin_in_steps(self._broker, request, prevalidation)
         self._await_durable(pending, request, appended)
 
     def _await_durable(
@@ -276,26 +290,25 @@ class Connection(asyncio.BufferedProtocol):
             self._disconnect("refused-unanswered", reason)
 
     def _fetch(self, pending: PendingResponse, request: Request) -> None:
-        pending_fetch = fetch.begin(self._broker, request)
+        if not self._attempt_fetch(pending, fetch.begin(self._broker, request)):
+            self._start_task(self._wait_for_data(pending))
+
+    def _attempt_fetch(self, pending: PendingResponse, pending_fetch: PendingFetch) -> bool:
+        """Respond if there are enough records, and return whether there were. Otherwise the fetch begins to wait."""
         if not pending_fetch.is_large:
             response = pending_fetch.attempt(last=False)
             if response is not None:
                 self._respond(pending, response)
-                return
-        self._start_task(self._wait_for_data(pending, pending_fetch))
+                return True
+        respond_now = bool(self._backlog) or self._finishing
+        self._waiting_fetch = WaitingFetch(
+            self._broker, pending_fetch, pending.encode_any, respond_now=respond_now
+        )
+        return False
 
-    async def _wait_for_data(self, pending: PendingResponse, pending_fetch: PendingFetch) -> None:
-        parts = None
-        if pending_fetch.is_large:
-            parts = await pending_fetch.encoded_in_turns(pending.encode_any, last=False)
-        if parts is None:
-            respond_now = bool(self._backlog) or self._finishing
-            self._waiting_fetch = WaitingFetch(self._broker, pending.encode_any, respond_now=respond_now)
-            try:
-                parts = await self._waiting_fetch.response(pending_fetch)
-            finally:
-                self._waiting_fetch = None
-        self._queue(pending, parts)
+    async def _wait_for_data(self, pending: PendingResponse) -> None:
+        assert self._waiting_fetch is not None
+        self._queue(pending, await self._waiting_fetch.response())
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task. The next request waits until the task ends."""
@@ -307,6 +320,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _after_task(self, task: asyncio.Task[None]) -> None:
         self._current_task = None
+        self._held_bytes = 0
+        if self._waiting_fetch is not None:
+            self._waiting_fetch.close()
+            self._waiting_fetch = None
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
@@ -316,9 +333,6 @@ class Connection(asyncio.BufferedProtocol):
         self._close_when_done()
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, WireError):
-            self._disconnect("malformed-request", error.message, frame_bytes=self._held_bytes)
-            return
         _log.error("internal error while handling a request from %s", self.peer, exc_info=error)
         self._disconnect("failed-inside", "internal error while handling a request")
 
@@ -337,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing_bytes > _COUNTED_BYTES_MIN:
             # Update the account now, so that the next Fetch response to any client is smaller.
             self._unsent_bytes = self._outgoing_bytes
-            self._broker.responses_held.set_usage(self, self._outgoing_bytes)
+            self._account_responses()
         # Write in the next iteration of the event loop. One sync often completes several requests of a connection, and
         # one write then sends all their responses.
         if self._outgoing and not self._write_scheduled:
@@ -370,7 +384,17 @@ class Connection(asyncio.BufferedProtocol):
             self._response_timer.start(self._broker.clock.steady(), self._written_bytes - size)
         if size != self._unsent_bytes:
             self._unsent_bytes = size
-            self._broker.responses_held.set_usage(self, size)
+            self._account_responses()
+
+    def _count_unencoded(self, size: int) -> None:
+        """Count the memory of a response that waits to be encoded."""
+        if size != self._unencoded_bytes:
+            self._unencoded_bytes = size
+            self._account_responses()
+
+    def _account_responses(self) -> None:
+        if not self._closed:
+            self._broker.responses_held.set_usage(self, self._unsent_bytes + self._unencoded_bytes)
 
     # Closing
 

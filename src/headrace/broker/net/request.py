@@ -7,18 +7,19 @@ is in the first two bytes of the frame.
 
 A response with many items takes long to build and to encode. Its task takes a turn (``Turns``) and keeps it until the
 response is encoded. So the event loop serves other clients in between, and only one such response at a time is in
-memory before it is encoded.
+memory before it is encoded. A response that was built without a turn waits for one; its connection counts its memory.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.handlers import HANDLERS, SUPPORTED_APIS
 from headrace.broker.limits import BrokerLimits
-from headrace.broker.net.responses import has_many_items
+from headrace.broker.net.responses import ITEM_BYTES, count_items, has_many_items
 from headrace.errors import HeadraceError
 from headrace.wire import WireError, decode, decode_header, messages, versions
 from headrace.wire.api import Api
@@ -37,6 +38,7 @@ __all__ = [
     "Request",
     "decode_body",
     "decode_head",
+    "decode_large_body",
     "join_small",
 ]
 
@@ -92,6 +94,14 @@ def decode_body(
     )
 
 
+def decode_large_body(
+    header: Header, frame: Frame, limits: BrokerLimits, connection: Connection
+) -> tuple[Request, int]:
+    """Like ``decode_body``. Also returns the memory of the request. Runs in a thread."""
+    request = decode_body(header, frame, limits, connection)
+    return request, len(frame) + count_items(request.message) * ITEM_BYTES
+
+
 @cache
 def _message_type(api: Api) -> Any:
     return getattr(messages, f"{api.title}Request")
@@ -104,12 +114,16 @@ class PendingResponse:
     """A response in the queue of its connection.
 
     ``parts`` are its bytes, or ``None`` until it is encoded. ``received`` is the time at which its request arrived.
+    ``count_memory`` is called with the memory of the response while it waits to be encoded, then with 0.
     """
 
-    __slots__ = ("api", "broker", "correlation_id", "parts", "received", "version")
+    __slots__ = ("_count_memory", "api", "broker", "correlation_id", "parts", "received", "version")
 
-    def __init__(self, broker: Broker, header: Header, received: float) -> None:
+    def __init__(
+        self, broker: Broker, header: Header, received: float, count_memory: Callable[[int], None]
+    ) -> None:
         assert header.api is not None
+        self._count_memory = count_memory
         self.broker = broker
         self.api = header.api
         self.version = header.version
@@ -122,30 +136,37 @@ class PendingResponse:
         try:
             return await self.encode_any(await HANDLERS[request.api](self.broker, request))
         finally:
-            # The handler or the encoding can have taken a turn.
+            # The handler can have taken a turn.
             self.broker.turns.give_back()
 
     def encode(self, response: Any) -> Parts:
         self._count(response)
         return encode_response_parts(self.api, self.version, self.correlation_id, response)
 
-    async def encode_any(self, response: Any) -> Parts:
+    async def encode_any(self, response: Any, records_bytes: int = 0) -> Parts:
         """Encode a response of any size. A thread encodes a large one, so that other clients do not wait for it.
 
-        The caller gives back the turn that this takes.
+        A response with many items gives back the turn of the caller. If the caller has none, the response takes a turn,
+        and its memory counts while it waits. ``records_bytes`` is the size of its records.
         """
         if not has_many_items(response):
             return self.encode(response)
-        await self.broker.turns.take()
-        self._count(response)
-        return await self.broker.loop.run_in_executor(
-            self.broker.codec_executor,
-            encode_response_parts,
-            self.api,
-            self.version,
-            self.correlation_id,
-            response,
-        )
+        broker = self.broker
+        if not broker.turns.is_held_by_me():
+            self._count_memory(count_items(response) * ITEM_BYTES + records_bytes)
+        try:
+            async with broker.turns:
+                self._count(response)
+                return await broker.loop.run_in_executor(
+                    broker.codec_executor,
+                    encode_response_parts,
+                    self.api,
+                    self.version,
+                    self.correlation_id,
+                    response,
+                )
+        finally:
+            self._count_memory(0)
 
     def _count(self, response: Any) -> None:
         stats = self.broker.stats

@@ -8,6 +8,7 @@ so a client that retries the others makes progress.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,14 +19,29 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.net.request import Request
 
-__all__ = ["ResponseRoom", "has_many_items", "partition_errors", "partitions_once"]
+__all__ = [
+    "ITEM_BYTES",
+    "ResponseRoom",
+    "count_items",
+    "has_many_items",
+    "partition_errors",
+    "partitions_once",
+]
 
+ITEM_BYTES = 256
+"""Estimated memory of an item of a decoded message."""
 _STEP_BYTES = 64 << 10
+_STEP_ITEMS = 200
 _ITEMS_MAX = 300
 
 
 def has_many_items(message: Message) -> bool:
     """Return whether the arrays of a message have so many items that encoding them would delay other clients."""
+    return count_items(message, up_to=_ITEMS_MAX) > _ITEMS_MAX
+
+
+def count_items(message: Message, *, up_to: float = math.inf) -> int:
+    """Return the number of items in the arrays of a message. Stops counting when it is greater than ``up_to``."""
     items = 0
     unseen = [message]
     while unseen:
@@ -34,11 +50,11 @@ def has_many_items(message: Message) -> bool:
             value = getattr(seen, name)
             if type(value) is list and value:
                 items += len(value)
-                if items > _ITEMS_MAX:
-                    return True
+                if items > up_to:
+                    return items
                 if isinstance(value[0], Message):
                     unseen += value
-    return False
+    return items
 
 
 class ResponseRoom:
@@ -49,6 +65,7 @@ class ResponseRoom:
         self._request = request
         self._used_bytes = 0
         self._next_yield = _STEP_BYTES
+        self._items_since_yield = 0
 
     def take(self, size: int) -> bool:
         """Count an item of ``size`` bytes. Returns false if it does not fit."""
@@ -65,9 +82,11 @@ class ResponseRoom:
         return not self.is_full
 
     async def yield_if_due(self) -> None:
-        """Take a turn after every 64 KiB of the response, or pause if the task has a turn already."""
-        if self._used_bytes >= self._next_yield:
+        """Count an item. Take a turn after every 64 KiB or 200 items, or pause if the task has a turn already."""
+        self._items_since_yield += 1
+        if self._used_bytes >= self._next_yield or self._items_since_yield >= _STEP_ITEMS:
             self._next_yield = self._used_bytes + _STEP_BYTES
+            self._items_since_yield = 0
             await self._broker.turns.take()
 
 

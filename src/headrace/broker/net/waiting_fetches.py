@@ -46,73 +46,88 @@ class WaitingFetches:
 
 
 class WaitingFetch:
-    """A fetch whose first attempt did not find enough records. ``respond_now`` ends its wait."""
+    """A fetch that waits until its partitions have enough records. ``respond_now`` ends its wait.
+
+    From its creation to ``close``, it reserves memory, and new records of its partitions wake it. So it misses no
+    record if the last attempt before its creation ran in the same iteration of the event loop.
+    """
 
     def __init__(
-        self, broker: Broker, encode: Callable[[Any], Awaitable[Parts]], *, respond_now: bool
+        self,
+        broker: Broker,
+        pending_fetch: PendingFetch,
+        encode: Callable[[Any, int], Awaitable[Parts]],
+        *,
+        respond_now: bool,
     ) -> None:
+        """``encode`` takes the response and the size of its records."""
         self._broker = broker
+        self._pending_fetch: PendingFetch | None = pending_fetch
         self._encode = encode
         self._must_respond = respond_now
         self._has_new_records = asyncio.Event()
+        partitions = pending_fetch.partitions()
+        self._reserved_bytes = broker.waiting_fetches.begin(len(partitions))
+        self._partitions: list[Partition] = partitions if self._reserved_bytes else []
+        for partition in self._partitions:
+            partition.watchers.add(self._wake)
+
+    def close(self) -> None:
+        """Release the memory. The fetch no longer notices new records."""
+        for partition in self._partitions:
+            partition.watchers.discard(self._wake)
+        self._partitions = []
+        self._broker.waiting_fetches.end(self._reserved_bytes)
+        self._reserved_bytes = 0
+        self._pending_fetch = None
 
     def respond_now(self) -> None:
         """Respond with the available records, because another request arrived or the connection ends."""
         self._must_respond = True
+        self._wake()
+
+    def _wake(self) -> None:
         self._has_new_records.set()
 
-    async def response(self, pending_fetch: PendingFetch) -> Parts:
+    async def response(self) -> Parts:
         """Return the encoded response when enough records have arrived or the client's wait is over."""
-        waiting = self._broker.waiting_fetches
-        partitions = pending_fetch.partitions()
-        reserved_bytes = waiting.begin(len(partitions))
-        if reserved_bytes or pending_fetch.is_cold:
-            try:
-                return await self._wait(pending_fetch, partitions, may_wait_for_records=bool(reserved_bytes))
-            finally:
-                waiting.end(reserved_bytes)
-        parts = await self._attempt(pending_fetch, last=True)
-        assert parts is not None
-        delay_s = 0.0 if pending_fetch.found_bytes else min(pending_fetch.max_wait_s, _EMPTY_DELAY_S)
-        del pending_fetch, partitions
-        if not self._must_respond:
-            await self._wait_for_records(delay_s)
-        return parts
-
-    async def _wait(
-        self, pending_fetch: PendingFetch, partitions: list[Partition], *, may_wait_for_records: bool
-    ) -> Parts:
+        pending_fetch = self._pending_fetch
+        assert pending_fetch is not None
         loop = self._broker.loop
         deadline = loop.time() + min(pending_fetch.max_wait_s, self._broker.limits.idle_ms_max / 2000)
-        wake = self._has_new_records.set
-        for partition in partitions:
-            partition.watchers.add(wake)
-        try:
-            while True:
-                while pending_fetch.is_cold:
-                    await pending_fetch.read_cold()
-                    parts = await self._attempt(pending_fetch, last=False)
-                    if parts is not None:
-                        return parts
-                left_s = deadline - loop.time()
-                if may_wait_for_records and left_s > 0 and not self._must_respond:
-                    self._has_new_records.clear()
-                    await self._wait_for_records(left_s)
-                last = not may_wait_for_records or self._must_respond or loop.time() >= deadline
-                parts = await self._attempt(pending_fetch, last=last)
-                if parts is not None:
-                    return parts
-        finally:
-            for partition in partitions:
-                partition.watchers.discard(wake)
+        may_wait = bool(self._reserved_bytes)
+        if pending_fetch.is_large:
+            parts = await self._attempt(pending_fetch, last=self._must_respond or not may_wait)
+        else:
+            parts = None  # The connection made the first attempt.
+        while parts is None:
+            if pending_fetch.is_cold:
+                await pending_fetch.read_cold()
+                last = False
+            else:
+                if may_wait and not self._must_respond:
+                    await self._wait_for_records(deadline - loop.time())
+                last = not may_wait or self._must_respond or loop.time() >= deadline
+            parts = await self._attempt(pending_fetch, last=last)
+        if may_wait or pending_fetch.found_bytes or self._must_respond:
+            return parts
+        # The client would repeat the request at once.
+        delay_s = min(pending_fetch.max_wait_s, _EMPTY_DELAY_S)
+        self._pending_fetch = pending_fetch = None
+        await self._wait_for_records(delay_s)
+        return parts
 
     async def _attempt(self, pending_fetch: PendingFetch, *, last: bool) -> Parts | None:
+        # Records that arrive during the attempt wake the next wait.
+        self._has_new_records.clear()
         if pending_fetch.is_large:
-            return await pending_fetch.encoded_in_turns(self._encode, last=last)
+            return await pending_fetch.encoded_in_turn(lambda response: self._encode(response, 0), last=last)
         response = pending_fetch.attempt(last=last)
-        return None if response is None else await self._encode(response)
+        return None if response is None else await self._encode(response, pending_fetch.found_bytes)
 
     async def _wait_for_records(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
         try:
             async with asyncio.timeout(seconds):
                 await self._has_new_records.wait()

@@ -92,9 +92,9 @@ class Compactor:
         self._skipped &= open_logs
         self._failing &= open_logs
         for number, (name, index, partition) in enumerate(partitions, 1):
+            await yield_every(_PARTITIONS_PER_YIELD, number)
             if self._stopping.is_set():
                 return
-            await yield_every(_PARTITIONS_PER_YIELD, number)
             self._checked_s = broker.clock.steady()
             if partition.fenced is not None or partition.log in self._skipped:
                 continue

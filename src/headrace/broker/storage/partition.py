@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from itertools import islice
 from typing import NamedTuple
 
@@ -358,7 +359,8 @@ class Partition:
         if prevalidated is None:
             checked = check_batch(batch, self._limits)
         elif isinstance(prevalidated.checked, RecordError):
-            raise prevalidated.checked
+            # A copy, because the traceback of a raised error refers to the batch, and ``prevalidated`` to the error.
+            raise copy(prevalidated.checked)
         else:
             checked = prevalidated.checked
         if config.is_compacted and checked.has_null_key:
