@@ -74,6 +74,7 @@ _NO_OFFSET = -1
 _GROUPS_SINCE = 8
 _IDS_SINCE = 10
 _PARTITION_BYTES = 192
+_PARTITIONS_WITHOUT_TURN_MAX = 200
 
 _Rows = list[tuple[int, OffsetRow | None, bool]]
 """For each partition: its index, its committed offset if any, and whether an open transaction can change the offset.
@@ -114,8 +115,13 @@ async def offset_fetch(broker: Broker, request: Request) -> Any:
 
 
 def _is_about_many(message: Any) -> bool:
-    """Return whether a request is for several groups or for all offsets of a group. Consumers send no such request."""
-    return len(message.groups) > 1 or any(group.topics is None for group in message.groups or (message,))
+    """Return whether a request is for several groups, for all offsets of a group, or for many partitions."""
+    groups = message.groups or (message,)
+    return (
+        len(groups) > 1
+        or any(group.topics is None for group in groups)
+        or sum(len(topic.partition_indexes) for topic in groups[0].topics) > _PARTITIONS_WITHOUT_TURN_MAX
+    )
 
 
 async def _fetch_groups(broker: Broker, request: Request, *, by_id: bool) -> Any:

@@ -48,6 +48,7 @@ _ARCHIVE_WAIT_S = 10.0
 """Limit for all archive lookups of one request together."""
 _WITHOUT_LOOKUP = {_LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD}
 _PARTITIONS_PER_STEP = 1_000
+_PARTITIONS_WITHOUT_TURN_MAX = 200
 _NOT_FOUND: ListedOffset = (-1, -1, -1)
 
 
@@ -60,6 +61,8 @@ async def list_offsets(broker: Broker, request: Request) -> Any:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _ARCHIVE_WAIT_S
     response = m.ListOffsetsResponse()
+    if len(times) > _PARTITIONS_WITHOUT_TURN_MAX:
+        await broker.turns.wait()
     step = Step(broker.clock, _PARTITIONS_PER_STEP)
     for topic in message.topics:
         topic_response = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
