@@ -165,15 +165,16 @@ async def test_a_fetch_misses_no_record_between_its_first_attempt_and_its_wait(c
 async def test_responses_that_wait_for_a_turn_count_as_memory_and_are_evicted_above_the_limit(
     scene: Scene,
 ) -> None:
-    running = await scene(all_responses_bytes_max=3 << 20)
-    request = m.OffsetFetchRequest
+    running = await scene(all_responses_bytes_max=512 << 10)
+    request = m.OffsetCommitRequest
+    partitions = [request.OffsetCommitRequestPartition(partition_index=index) for index in range(700)]
     message = request(
-        group_id="g",
-        topics=[request.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(3_000)))],
+        group_id="g", topics=[request.OffsetCommitRequestTopic(name="t", partitions=partitions)]
     )
+    assert len(encode_request(Api.OFFSET_COMMIT, 8, 1, "good", message)) < LARGE_FRAME_BYTES
     await running.broker.turns.take()
     clients = [await running.connect() for _ in range(6)]
-    calls = [asyncio.ensure_future(client.call(Api.OFFSET_FETCH, 5, message)) for client in clients]
+    calls = [asyncio.ensure_future(client.call(Api.OFFSET_COMMIT, 8, message)) for client in clients]
     async with asyncio.timeout(120):
         while not running.broker.responses_held.evicted:
             await asyncio.sleep(0.01)
@@ -183,7 +184,7 @@ async def test_responses_that_wait_for_a_turn_count_as_memory_and_are_evicted_ab
     answers = await asyncio.gather(*calls, return_exceptions=True)
     served = [answer for answer in answers if not isinstance(answer, BaseException)]
     assert served
-    assert all(len(answer.topics[0].partitions) == 3_000 for answer in served)
+    assert all(len(answer.topics[0].partitions) == 700 for answer in served)
     async with asyncio.timeout(120):
         while held.total:
             await asyncio.sleep(0.01)
