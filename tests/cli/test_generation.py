@@ -11,15 +11,11 @@ import pytest
 
 from faults.committed_records import committed
 from headrace.client.cluster import Cluster
-from headrace.client.declared_topics import ensure_derived
-from headrace.client.generations import transactional_id_of
 from headrace.client.generations_writer import GenerationsWriter
-from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.model.declarations import Flow
 from headrace.model.generations import Entry
-from headrace.model.progress import Batch, Generation, Input, encode
-from headrace.model.schema import fields_to_json
 from tests.cli.runner import Headrace
+from tests.support.generations import begin_deriving, derive_batch, first_entry
 
 APP = """
 from dataclasses import dataclass
@@ -63,55 +59,10 @@ class RebuiltFlow:
 
     def write(self, entry: Entry, rows: Mapping[str, int]) -> None:
         """Write a generation and its only batch, as its driver would."""
-        flow, cluster = self.flow, self.cluster
-        cluster.ensure_topic(entry.progress, 1)
-        source = cluster.ensure_topic(flow.reads[0].name, 1)
-        output_id = ensure_derived(cluster, flow.writes, entry.topic, 1)
-        assert flow.writes.schema is not None
-        writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
-        generation = Generation(
-            app=self.name,
-            flow=flow.name,
-            generation=entry.number,
-            fingerprint=entry.fingerprint,
-            inputs=[Input(flow.reads[0].name, source.name, source.id, "events", {"0": 0})],
-            output=entry.topic,
-            output_id=output_id,
-            key=["bike"],
-            schema=fields_to_json(flow.writes.schema.fields),
-            checkpoint="g",
-            started_ms=1,
-            output_starts={"0": 0},
+        begin_deriving(self.cluster, self.name, self.flow, entry)
+        derive_batch(
+            self.cluster, self.flow, entry, {bike: {"bike": bike, "minutes": n} for bike, n in rows.items()}
         )
-        key, value = encode(generation)
-        offset = writer.commit_record(OutgoingRecord(entry.progress, key, value))
-        writer.begin()
-        writer.send_rows(
-            entry.topic, list(rows), [json.dumps({"bike": bike, "minutes": n}) for bike, n in rows.items()]
-        )
-        writer.flush()
-        batch = Batch(
-            flow.name,
-            entry.number,
-            0,
-            {source.name: {"0": (0, 0)}},
-            {},
-            {entry.topic: {"0": (0, cluster.ends(entry.topic, committed=False)[0])}},
-            None,
-            None,
-            {},
-            len(rows),
-            len(rows),
-            0,
-            0,
-            entry.fingerprint,
-            generation_offset=offset,
-        )
-        key, value = encode(batch)
-        writer.send([OutgoingRecord(entry.progress, key, value)])
-        writer.flush()
-        writer.commit()
-        writer.close()
 
     def rows(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -135,8 +86,7 @@ def rebuilt(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     flow = RebuiltFlow(headrace, Cluster(headrace.bootstrap), tmp_path, fresh("rental"))
-    first = Entry(1, flow.flow.progress_topic, flow.topic, "old", "first start", 1)
-    flow.write(first, {"b1": 1, "b2": 2, "b3": 3})
+    flow.write(first_entry(flow.flow), {"b1": 1, "b2": 2, "b3": 3})
     with GenerationsWriter(flow.cluster, flow.flow) as writer:
         second = writer.begin_generation("new", "requested")
     flow.write(second, {"b1": 1, "b2": 20, "b4": 4})

@@ -201,6 +201,33 @@ def test_after_a_switch_back_the_old_generation_serves_all_that_arrived_meanwhil
     assert set(switch_headers(flow_world, flow.writes.name).values()) == {b"2>1"}
 
 
+def test_a_flow_downstream_switches_to_rows_of_the_whole_history(flow_world: FlowWorld) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"bikes-{mark}")
+    rides = app.topic(f"rides-{mark}", Ride, key="ride_id")
+    known = app.topic(f"known-{mark}", Ride, key="ride_id")
+    bikes = app.table(f"bikes-{mark}", key="bike")
+
+    @app.flow(reads=[rides], writes=known, name=f"know-{mark}")
+    def know(rides: DataFrame) -> DataFrame:
+        return rides
+
+    @app.flow(reads=[known], writes=bikes, name=f"count-{mark}")
+    def count(known: DataFrame) -> DataFrame:
+        return known.groupBy("bike").agg(F.count("*").alias("rides"))
+
+    flow_world.declare(app)
+    flow_world.write(rides, [Ride(f"r{number}", f"b{number % 2}", 1) for number in range(24)])
+    with flow_world.running(app, follow=False) as run:
+        run.wait_until_derived()
+    # Every bike has rides in the first batch, so no key is missing while the history is derived.
+    with flow_world.running(app, follow=False, rebuild=[know.name, count.name], max_rows=3) as run:
+        for flow in (count, know):
+            until_it_serves(flow_world, run, flow, 2)
+        assert any("2 and 2 keys; 0 gone, 0 changed, 0 new" in note for note in run.notes), run.notes
+    assert switch_headers(flow_world, bikes.name) == {}
+
+
 def test_drivers_continue_after_the_process_that_switched_has_died(flow_world: FlowWorld) -> None:
     rental = Rental()
     before, flow = rental.version(_as_they_are)
@@ -228,11 +255,10 @@ def test_a_switch_that_another_writer_interrupts_changes_nothing(flow_world: Flo
     operation = SwitchOperation(flow_world.cluster, flow, 2)
     operation.begin()
     with GenerationsWriter(flow_world.cluster, flow) as writer:
-        writer.approve(2)
+        writer.write(writer.read())
     operation.close()
     generations = serving(flow_world, flow)
     assert (generations.serving, generations.switching) == (1, 0)
-    assert generations.expect(2).approved
     assert read_by_a_stock_client(flow_world, flow) == rental.minutes()
 
 
@@ -246,7 +272,7 @@ def test_a_dropped_generation_and_its_topics_are_gone_and_its_driver_ends(flow_w
         run.wait_until_derived()
         progress = progress_of(flow_world.cluster, flow, 2)
         assert progress is not None
-        drop_generation(flow_world.cluster, flow, 2)
+        drop_generation(flow_world.cluster, after, flow, 2)
         until(lambda: run.runners[0].status.state == "stopped", "the driver ends")
     assert flow_world.cluster.topic(progress.generation.output) is None
     assert flow_world.cluster.topic(own_progress_topic(flow, 2)) is None

@@ -6,11 +6,14 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from confluent_kafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faults.committed_records import committed
 from headrace.client.cluster import Cluster
+from headrace.client.errors import LogError
 from headrace.flow.switch.difference import Difference
 
 _KEYS = st.sampled_from(["a", "b", "c", "d"])
@@ -43,7 +46,7 @@ def _read(cluster: Cluster, topic: str) -> dict[str, list[str]]:
 def _publish(cluster: Cluster, difference: Difference) -> int:
     producer, count = cluster.producer({"linger.ms": 0}), 0
     for record in difference.changes(b"1>2"):
-        producer.produce(record.topic, record.value, record.key)
+        producer.produce(record.topic, record.value, record.key, headers=list(record.headers))
         count += 1
     assert producer.flush(30) == 0
     return count
@@ -98,6 +101,48 @@ def test_a_reader_of_events_sees_every_row_of_the_serving_generation(
             same += 1
         following = [] if known == rows else rows[min(same, len(rows) - 1) :]
         assert published[key] == known + following, (old, new)
+    with Difference(cluster, stable, own, only_last=False, path=tmp_path / f"{mark}.db") as difference:
+        # The next switch, to a generation with the same rows, publishes nothing.
+        counts = difference.advance()
+        assert (counts.is_empty, _publish(cluster, difference)) == (True, 0), (old, new)
+
+
+def test_rows_written_after_a_switch_are_numbered_after_the_published_ones(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    stable, second, third = f"stable-{mark}", f"stable-{mark}.g2", f"stable-{mark}.g3"
+    _write(cluster, stable, [("a", "1"), ("a", "2"), ("a", "3")])
+    _write(cluster, second, [("a", "1"), ("a", "5")])
+    with Difference(cluster, stable, second, only_last=False, path=tmp_path / "2.db") as difference:
+        difference.advance()
+        assert _publish(cluster, difference) == 1
+    for topic in (stable, second):
+        _write(cluster, topic, [("a", "6"), ("b", "1")])
+    _write(cluster, third, [("a", "1"), ("a", "5"), ("a", "7"), ("b", "1")])
+    with Difference(cluster, stable, third, only_last=False, path=tmp_path / "3.db") as difference:
+        counts = difference.advance()
+        assert (counts.gone, counts.changed, counts.new) == (0, 1, 0)
+        assert difference.change_count == 1
+        (record,) = difference.changes(b"2>3")
+    assert (record.key, record.value) == (b"a", b"7")
+    assert dict(record.headers) == {"headrace.switch": b"2>3", "headrace.row": b"2"}
+
+
+def test_a_record_that_was_deleted_after_the_comparison_ends_the_switch(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    stable, own = f"stable-{mark}", f"stable-{mark}.g2"
+    cluster.ensure_topic(stable, 1)
+    cluster.ensure_topic(own, 1)
+    _write(cluster, own, [("a", "1"), ("b", "1"), ("c", "1")])
+    with Difference(cluster, stable, own, only_last=True, path=tmp_path / "difference.db") as difference:
+        difference.advance()
+        for future in cluster.admin().delete_records([TopicPartition(own, 0, 1)]).values():
+            future.result(30)
+        with pytest.raises(LogError, match=f"record 0 of {own}/0 was deleted after it was compared"):
+            list(difference.changes(b"1>2"))
 
 
 def _last(rows: dict[str, list[str]]) -> dict[str, str]:

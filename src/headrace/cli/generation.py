@@ -94,7 +94,7 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
     It prints how many keys are gone, changed and new, the shares of late and dead records, and a few examples of each.
     """
     from headrace.client.generations import generations_of
-    from headrace.flow.switch.operation import Comparison
+    from headrace.flow.switch.comparison import Comparison
     from headrace.model.generations import GenerationUnknown
 
     loaded, declared = _flow(app, flow)
@@ -103,7 +103,7 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
     if generations is None:
         raise GenerationUnknown(flow, generation, ())
     with Comparison(cluster, declared, generations.expect(generation)) as comparison:
-        report = comparison.report(generations)
+        report = comparison.with_samples(comparison.report(generations))
     _print_report(session, report)
 
 
@@ -144,15 +144,17 @@ def switch(
 ) -> None:
     """Let another generation serve, whatever the difference is. The present one is kept, as the way back.
 
-    Flows downstream that have a generation of the new rows switch first. The difference is published to the flow's
-    topic, in one transaction.
+    Flows downstream that have a generation of the new rows switch first. Nothing is switched unless all of them can
+    switch now. The difference is published to the flow's topic, in one transaction.
     """
-    from headrace.flow.switch.operation import switch_now
+    from headrace.flow.switch.operation import expect_ready, switch_now
 
     loaded, declared = _flow(app, flow)
     cluster = session.cluster_of(loaded)
     steps = _downstream_first(cluster, loaded, declared, generation)
     names = ", ".join(f"{each.name} to generation {number}" for each, number in steps)
+    for each, number in steps:
+        expect_ready(cluster, each, number, accepts_behind=behind)
     session.out.note(f"switch {names}")
     _confirm("switch?", yes=yes)
     for each, number in steps:
@@ -191,27 +193,13 @@ def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> li
 )
 def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes: Yes = False) -> None:
     """Delete a generation that does not serve, with its topics and its parts of views. There is no way back to it."""
-    from headrace.cli.errors import SwitchRefused
-    from headrace.client.generations import generations_of, progress_of
-    from headrace.client.generations_writer import drop_generation
-    from headrace.model.generations import GenerationUnknown
+    from headrace.client.generations_writer import drop_generation, expect_droppable
 
     loaded, declared = _flow(app, flow)
     cluster = session.cluster_of(loaded)
-    generations = generations_of(cluster, declared)
-    if generations is None:
-        raise GenerationUnknown(flow, generation, ())
-    entry = generations.expect(generation)
-    for reader in loaded.flows:
-        progress = progress_of(cluster, reader) if declared.writes in reader.reads else None
-        if progress is not None and entry.topic in [source.log for source in progress.generation.inputs]:
-            raise SwitchRefused(
-                f"generation {generation} of flow {flow} cannot be dropped: flow {reader.name} serves rows that it"
-                " derives from it",
-                hint=f"switch flow {reader.name} to another generation first",
-            )
+    expect_droppable(cluster, loaded, declared, generation)
     _confirm(f"delete generation {generation} of flow {flow}?", yes=yes)
-    drop_generation(cluster, declared, generation)
+    drop_generation(cluster, loaded, declared, generation)
     session.out.table([{"flow": flow, "dropped": generation}])
 
 

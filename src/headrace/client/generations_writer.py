@@ -1,4 +1,4 @@
-"""Changes the generations of a flow: begins one, approves it, drops it, and records a switch.
+"""Changes the generations of a flow: begins one, drops it, and records a switch.
 
 Only the owner of the transactional id ``headrace.generations.<topic>`` writes the record of a flow: it opens the id,
 reads the record, and writes the next one. So no update is lost.
@@ -7,6 +7,7 @@ reads the record, and writes the next one. So no update is lost.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 from types import TracebackType
@@ -17,24 +18,43 @@ from headrace.app_argument import app_argument
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import APPEND_TIME
 from headrace.client.errors import LogError
-from headrace.client.generations import TOPIC, find_generations, generations_of, own_progress_topic
+from headrace.client.generations import (
+    TOPIC,
+    find_generations,
+    generations_of,
+    own_progress_topic,
+    progress_of,
+)
 from headrace.client.progress import wait_until_decided
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter
-from headrace.model.declarations import Flow
-from headrace.model.generations import Entry, FlowGenerations, GenerationServes, encode
+from headrace.model.declarations import Declared, Flow, writer_of
+from headrace.model.generations import (
+    Entry,
+    FlowGenerations,
+    GenerationRead,
+    GenerationServes,
+    GenerationUnknown,
+    encode,
+)
 
 __all__ = [
+    "TRANSACTION_MS",
     "GenerationsWriter",
     "cancel_abandoned_switch",
+    "cancel_abandoned_switches",
     "drop_generation",
     "ensure_generations_topic",
+    "expect_droppable",
     "is_abandoned",
     "process_name",
 ]
 
 _CONFIGS = {"cleanup.policy": "compact", **APPEND_TIME}
-_TRANSACTION_MS = 600_000
+TRANSACTION_MS = 600_000
 """The transaction of a switch has all rows that differ."""
+_GRACE_MS = 60_000
+_RUN = secrets.token_hex(4)
+"""Tells this process from an earlier one with the same pid, as in a container that was restarted."""
 
 
 class GenerationsWriter:
@@ -48,7 +68,7 @@ class GenerationsWriter:
             cluster,
             f"headrace.generations.{flow.writes.name}",
             f"the generations of flow {flow.name}",
-            timeout_ms=_TRANSACTION_MS,
+            timeout_ms=TRANSACTION_MS,
             properties=BULK,
         )
 
@@ -106,16 +126,11 @@ class GenerationsWriter:
         self.write(changed)
         return entry
 
-    def approve(self, number: int) -> None:
-        generations = self.read()
-        entry = generations.expect(number)
-        self.write(generations.with_entry(msgspec.structs.replace(entry, approved=True)))
-
     def drop(self, number: int) -> Entry:
         """Remove a generation that does not serve. Its driver ends."""
         generations = self.read()
         entry = generations.expect(number)
-        if number in (generations.serving, generations.switching):
+        if number == generations.serving:
             raise GenerationServes(self._flow.name, number)
         self.write(generations.without(number))
         return entry
@@ -126,30 +141,56 @@ def ensure_generations_topic(cluster: Cluster) -> None:
 
 
 def process_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{socket.gethostname()}:{os.getpid()}:{_RUN}"
 
 
 def is_abandoned(generations: FlowGenerations, now_ms: int) -> bool:
-    """Whether the process that switches has ended, or has not extended the switch in time."""
-    host, _, pid = generations.switch_by.rpartition(":")
-    if host == socket.gethostname() and pid.isdigit():
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-    return now_ms > generations.switch_until_ms
+    """Whether the process that switches has ended, or has not extended the switch in time.
+
+    A process of this host can be found by its pid. If it runs, it may only be slow, and has a minute longer. Not for
+    ever, because its pid may belong to another program by now.
+    """
+    host, pid, run = (*generations.switch_by.split(":"), "", "")[:3]
+    until_ms = generations.switch_until_ms
+    if host != socket.gethostname() or not pid.isdigit():
+        return now_ms > until_ms
+    if int(pid) == os.getpid():
+        return run != _RUN or now_ms > until_ms
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return now_ms > until_ms + _GRACE_MS
 
 
-def drop_generation(cluster: Cluster, flow: Flow, number: int) -> Entry:
-    """Remove a generation, and delete its topics. Its driver and its followers stop."""
+def drop_generation(cluster: Cluster, app: Declared, flow: Flow, number: int) -> Entry:
+    """Remove a generation, and delete its topics. Its driver and its followers stop.
+
+    ``expect_droppable`` has the conditions. ``app`` declares the flow and the flows that may read its rows.
+    """
+    # Check before the writer opens, because that cancels a switch of another process.
+    expect_droppable(cluster, app, flow, number)
     with GenerationsWriter(cluster, flow) as writer:
         entry = writer.drop(number)
-        stable = writer.read().stable
-    for topic in {entry.topic, entry.progress} - {stable, flow.progress_topic}:
+    for topic in {entry.topic, entry.progress} - {flow.writes.name, flow.progress_topic}:
         cluster.delete_topic(topic)
     return entry
+
+
+def expect_droppable(cluster: Cluster, app: Declared, flow: Flow, number: int) -> None:
+    """Raise an error if the generation does not exist or serves, or if a flow serves rows that it derives from it."""
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        raise GenerationUnknown(flow.name, number, ())
+    entry = generations.expect(number)
+    if number == generations.serving:
+        raise GenerationServes(flow.name, number)
+    for reader in app.flows:
+        progress = progress_of(cluster, reader) if flow.writes in reader.reads else None
+        if progress is not None and entry.topic in [source.log for source in progress.generation.inputs]:
+            raise GenerationRead(flow.name, number, reader.name)
 
 
 def cancel_abandoned_switch(cluster: Cluster, flow: Flow, now_ms: int) -> None:
@@ -158,3 +199,12 @@ def cancel_abandoned_switch(cluster: Cluster, flow: Flow, now_ms: int) -> None:
     if generations is not None and generations.switching and is_abandoned(generations, now_ms):
         with GenerationsWriter(cluster, flow) as writer:
             writer.write(writer.read())
+
+
+def cancel_abandoned_switches(cluster: Cluster, app: Declared, flow: Flow, now_ms: int) -> None:
+    """Do the same for the flow and for the flows whose rows it reads: it waits for their switches too."""
+    cancel_abandoned_switch(cluster, flow, now_ms)
+    for topic in flow.reads:
+        writer = writer_of(app, topic)
+        if writer is not None:
+            cancel_abandoned_switch(cluster, writer, now_ms)

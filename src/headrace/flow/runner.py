@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from headrace.client.errors import LogError
 from headrace.client.generations import GenerationsCache, generations_of
-from headrace.client.generations_writer import cancel_abandoned_switch
+from headrace.client.generations_writer import cancel_abandoned_switches
 from headrace.client.progress import reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
@@ -139,7 +139,9 @@ class FlowRunner:
                     raise explained from (None if explained is raised else raised)
                 if isinstance(error, SwitchUnderWay):
                     with contextlib.suppress(LogError):
-                        cancel_abandoned_switch(self._cluster, self._flow, time.time_ns() // 1_000_000)
+                        cancel_abandoned_switches(
+                            self._cluster, self.context.app, self._flow, time.time_ns() // 1_000_000
+                        )
                 failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
                 self.status.state = "waiting"
                 self.status.why = (

@@ -21,6 +21,7 @@ from headrace.errors import HeadraceError
 __all__ = [
     "Entry",
     "FlowGenerations",
+    "GenerationRead",
     "GenerationServes",
     "GenerationUnknown",
     "Switch",
@@ -58,6 +59,17 @@ class GenerationServes(HeadraceError):
         )
 
 
+class GenerationRead(HeadraceError):
+    code = "HR-FLOW-GENERATION-READ"
+
+    def __init__(self, flow: str, number: int, reader: str) -> None:
+        super().__init__(
+            f"generation {number} of flow {flow} cannot be dropped: flow {reader} serves rows that it derives from it",
+            hint=f"switch flow {reader} to another generation first:"
+            f" headrace generation switch {app_argument()} {reader} NUMBER",
+        )
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One generation that exists."""
 
@@ -72,8 +84,6 @@ class Entry(msgspec.Struct, frozen=True):
     """The fingerprint of the function that derives it."""
     reason: str
     begun_ms: int
-    approved: bool = False
-    """Whether an operator accepts its difference from the serving generation, whatever it is."""
     kept_ms: int = 0
     """When another generation replaced it; 0 if it has not served yet, or serves."""
 
@@ -106,7 +116,7 @@ class FlowGenerations(msgspec.Struct, frozen=True):
     is_sealed: bool = False
     """Whether the generation to which the flow switches writes nothing either, because its rows are compared."""
     switch_by: str = ""
-    """The process that switches, as ``host:pid``."""
+    """The process that switches, as ``host:pid:run``; ``run`` is random."""
     switch_until_ms: int = 0
     """If the switch has neither ended nor been extended until then, another process may cancel it."""
     switches: tuple[Switch, ...] = ()
@@ -177,7 +187,7 @@ class FlowGenerations(msgspec.Struct, frozen=True):
         """Complete the switch. An old generation that wrote only the stable topic continues in a topic of its own."""
         old = self.serving_entry
         topic = f"{self.stable}.g{old.number}" if old.topic == self.stable else old.topic
-        new = msgspec.structs.replace(self.expect(self.switching), kept_ms=0, approved=False)
+        new = msgspec.structs.replace(self.expect(self.switching), kept_ms=0)
         changed = self.with_entry(msgspec.structs.replace(old, kept_ms=at_ms, topic=topic)).with_entry(new)
         switch = Switch(old.number, new.number, at_ms, published)
         return msgspec.structs.replace(

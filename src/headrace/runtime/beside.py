@@ -18,16 +18,23 @@ from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
 from headrace.flow.generation_choice import derivable
 from headrace.flow.runner import FlowRunner
-from headrace.model.declarations import Declared
-from headrace.model.generations import FlowGenerations, GenerationServes, GenerationUnknown
+from headrace.model.declarations import Declared, Flow
+from headrace.model.generations import (
+    Entry,
+    FlowGenerations,
+    GenerationRead,
+    GenerationServes,
+    GenerationUnknown,
+)
 from headrace.runtime.part import Part
 
 if TYPE_CHECKING:
     from headrace.runtime.run import Run
 
-__all__ = ["BesideFlows", "OtherApps"]
+__all__ = ["BesideFlows", "KeptGenerations", "OtherApps"]
 
 _CHECK_S = 1.0
+_DROP_AGAIN_S = 60.0
 
 
 class BesideFlows:
@@ -41,6 +48,7 @@ class BesideFlows:
         self._contexts: dict[str, FlowContext] = {}
         self._beside: dict[tuple[str, int], FlowRunner] = {}
         self._lock = threading.Lock()
+        self._kept = KeptGenerations(run.cluster, run.app, run.settings.switch.keep_s, run.note, self._clock)
         self._others = OtherApps(run.cluster, run.app, run.note)
 
     def add(self, context: FlowContext) -> None:
@@ -63,7 +71,7 @@ class BesideFlows:
         generations = self._cache.get(context.flow)
         if generations is None:
             return
-        self._drop_old(context, generations)
+        self._kept.drop_expired(context.flow, generations)
         index = next(
             index for index, runner in enumerate(self._run.flows) if runner.status.name == context.flow.name
         )
@@ -81,25 +89,49 @@ class BesideFlows:
             self._run.flows[index] = serving
             self._beside[context.flow.name, main.number] = main
 
-    def _drop_old(self, context: FlowContext, generations: FlowGenerations) -> None:
-        keep_ms = self._run.settings.switch.keep_s * 1_000
+
+class KeptGenerations:
+    """Drops the generations that no longer serve, ``keep_s`` seconds after the switch (0: never)."""
+
+    def __init__(
+        self, cluster: Cluster, app: Declared, keep_s: int, note: Callable[[str], None], clock: Clock
+    ) -> None:
+        self._cluster = cluster
+        self._app = app
+        self._keep_s = keep_s
+        self._note = note
+        self._clock = clock
+        self._refused_s: dict[tuple[str, int], float] = {}
+        """When a generation could not be dropped, because a flow reads its rows."""
+
+    def drop_expired(self, flow: Flow, generations: FlowGenerations) -> None:
         for entry in generations.kept:
-            if keep_ms and self._clock.now_ms() - entry.kept_ms > keep_ms:
-                try:
-                    drop_generation(self._cluster, context.flow, entry.number)
-                except (GenerationServes, GenerationUnknown):
-                    # The operator was faster.
-                    continue
-                self._run.note(
-                    f"flow {context.flow.name}: dropped generation {entry.number}, kept for"
-                    f" {self._run.settings.switch.keep_s} s after the switch"
-                )
+            if self._keep_s and self._clock.now_ms() - entry.kept_ms > self._keep_s * 1_000:
+                self._drop(flow, entry)
+
+    def _drop(self, flow: Flow, entry: Entry) -> None:
+        key, now = (flow.name, entry.number), self._clock.steady()
+        if now - self._refused_s.get(key, float("-inf")) < _DROP_AGAIN_S:
+            return
+        try:
+            drop_generation(self._cluster, self._app, flow, entry.number)
+        except GenerationRead as error:
+            if key not in self._refused_s:
+                self._note(error.message)
+            self._refused_s[key] = now
+        except (GenerationServes, GenerationUnknown):
+            # The operator was faster.
+            return
+        else:
+            self._note(
+                f"flow {flow.name}: dropped generation {entry.number}, kept for {self._keep_s} s after the switch"
+            )
 
 
 class OtherApps:
-    """Reports when a topic of another app switches to another generation. The topic then receives the difference between
-    the two generations, so this app continues by itself. But its own rows may change without any change of its own, and
-    a flow that counts events counts the rows of the difference too.
+    """Reports when a topic of another app switches to another generation. The topic then receives the difference
+    between the two generations, so this app continues by itself. But its own rows may change without any change of its
+    own, and a flow that counts events counts the rows of the difference too.
     """
 
     def __init__(self, cluster: Cluster, app: Declared, note: Callable[[str], None]) -> None:

@@ -1,22 +1,28 @@
 """Decides when a flow switches to a generation that is being built.
 
-The generation must have caught up with the serving one. All flows downstream must have switched before, to generations
-that read this one. Then the rows are compared. If the difference is within the limits, or an operator has accepted it,
-the flow switches. Otherwise the generation goes on being built, and waits for the operator.
+The generation must have caught up with the serving one, and so must the generations upstream that it reads. All flows
+downstream must have switched before, to generations that read this one. Then the rows are compared. If the difference
+is within the limits, the flow switches. Otherwise the generation goes on being built, and waits for the operator.
+
+If another process began a switch and died, the driver cancels that switch, so the flow does not wait for ever.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from headrace.app_argument import app_argument
 from headrace.client.errors import LogError
 from headrace.client.generations import generations_of
-from headrace.client.progress import Progress, current
+from headrace.client.generations_writer import cancel_abandoned_switch
+from headrace.client.progress import current
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import SwitchUnderWay
-from headrace.flow.switch.operation import Comparison, SwitchOperation, SwitchRefused, covers
+from headrace.flow.switch.comparison import Comparison
+from headrace.flow.switch.coverage import Coverage
+from headrace.flow.switch.operation import SwitchOperation, SwitchRefused
 from headrace.flow.switch.report import SwitchReport
 from headrace.model.generations import FlowGenerations
 from headrace.model.graph import downstream
@@ -25,6 +31,7 @@ from headrace.model.progress import Batch, Generation
 __all__ = ["SwitchPolicy"]
 
 _CHECK_S = 1.0
+_CHECK_SETTLED_S = 10.0
 _COMPARE_AGAIN_S = 30.0
 _COVER_S = 10.0
 _POSTPONE_S = 5.0
@@ -52,8 +59,9 @@ class SwitchPolicy:
         self._operation: SwitchOperation | None = None
         self._comparison: Comparison | None = None
         self._deadline_s = 0.0
-        self._target: tuple[Progress | None, dict[str, dict[int, int]]] | None = None
-        """The progress of the serving generation, and the ends of the inputs, when this generation began to be watched.
+        self._coverage: Coverage | None = None
+        """What the serving generation had read when this generation began to be watched. New records arrive all the
+        time, so this generation must reach what was there once.
         """
         self._waits_for = ""
         self.is_due = False
@@ -73,16 +81,19 @@ class SwitchPolicy:
             return
         self._next_s = now + _CHECK_S
         generations = generations_of(self._cluster, self._flow)
-        role = None if generations is None else generations.role(self._number)
-        is_unpublished = generations is not None and role == "serving" and not generations.is_published
-        if generations is None or not (role == "building" or is_unpublished):
-            # A switch ends the engine, so the role cannot change unnoticed.
-            self._is_inert = True
+        if generations is None:
             return
-        if is_unpublished and not generations.switching:
+        role = generations.role(self._number)
+        if generations.switching:
+            # If another driver cancels it at the same time, this writer is refused.
+            with contextlib.suppress(LogError):
+                cancel_abandoned_switch(self._cluster, self._flow, self._clock.now_ms())
+        elif role == "serving" and not generations.is_published:
             self._begin(generations, now)
-            return
-        if last is not None and not generations.switching and self._has_caught_up(generations, last):
+        elif role != "building":
+            # A switch ends the engine, so the role cannot change unnoticed.
+            self._next_s = now + _CHECK_SETTLED_S
+        elif self._has_caught_up(generations, last):
             self._compare(generations, now)
 
     def switch(self) -> None:
@@ -105,26 +116,26 @@ class SwitchPolicy:
 
     def close(self) -> None:
         """Cancel a switch that has begun."""
-        operation, self._operation = self._operation, None
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             comparison.close()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel a switch that has begun. The next attempt compares only what is new."""
+        operation, self._operation = self._operation, None
         if operation is not None:
             operation.close()
 
     # Conditions
 
-    def _has_caught_up(self, generations: FlowGenerations, last: Batch) -> bool:
-        if self._target is None:
-            # New records arrive all the time, so this generation must reach what was there once.
-            ends = {
-                source.log: self._cluster.ends(source.log)
-                for source in self._generation.inputs
-                if source.kind == "events"
-            }
-            self._target = current(self._cluster, generations.serving_entry.progress), ends
-        serving, ends = self._target
-        if serving is None or not covers(serving.generation, serving.last, self._generation, last, ends):
+    def _has_caught_up(self, generations: FlowGenerations, last: Batch | None) -> bool:
+        if self._coverage is None:
+            serving = current(self._cluster, generations.serving_entry.progress)
+            if serving is None:
+                return False
+            self._coverage = Coverage(self._cluster, serving, self._generation)
+        if not self._coverage.is_reached(last):
             return False
         waiting = self._flows_that_wait()
         if waiting:
@@ -152,9 +163,7 @@ class SwitchPolicy:
         return waiting
 
     def _compare(self, generations: FlowGenerations, now: float) -> None:
-        entry = generations.expect(self._number)
-        switch = self._context.options.switch
-        if not switch.auto and not entry.approved:
+        if not self._context.options.switch.auto:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; to switch, run:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
@@ -169,8 +178,7 @@ class SwitchPolicy:
         if self._comparison is None:
             self._comparison = Comparison(self._cluster, self._flow, entry)
         report = self._comparison.report(generations)
-        is_accepted = entry.approved or self._number == generations.serving
-        if not is_accepted and self._refuse(report, now):
+        if self._number != generations.serving and self._refuse(report, now):
             return
         self._operation = SwitchOperation(self._cluster, self._flow, self._number, self._clock)
         self._deadline_s = now + _COVER_S
@@ -186,23 +194,23 @@ class SwitchPolicy:
                 f"{report.line()}; it waits for you, because {'; '.join(exceeded)}; to switch nevertheless, run:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
             )
-            self._next_s = now + _POSTPONE_S
+            self._next_s = now + _COMPARE_AGAIN_S
         return bool(exceeded)
 
     def _wait_until_covered(self, operation: SwitchOperation, last: Batch | None, now: float) -> None:
-        if operation.is_covered(self._generation, last):
+        try:
+            operation.check()
+        except LogError as error:
+            self._postpone(str(error), now)
+            return
+        if operation.is_covered(last):
             self.is_due = True
         elif now > self._deadline_s:
             self._postpone(f"generation {self._number} did not catch up within {_COVER_S:g} s", now)
-        else:
-            try:
-                operation.extend()
-            except LogError as error:
-                self._postpone(str(error), now)
 
     def _postpone(self, why: str, now: float) -> None:
         self._say(f"flow {self._flow.name}: the switch to generation {self._number} is postponed: {why}")
-        self.close()
+        self._cancel()
         self._next_s = now + _POSTPONE_S
 
     def _say(self, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.flow.switch.difference import DifferenceCounts, SampleRow
@@ -77,6 +77,9 @@ class SwitchReport:
             ),
         )
         return [f"{text} (limit {limit:g} %)" for value, limit, text in values if value > limit]
+
+    def with_samples(self, samples: Sequence[SampleRow]) -> SwitchReport:
+        return replace(self, samples=samples)
 
     def line(self) -> str:
         counts = self.counts

@@ -1,0 +1,324 @@
+"""When a flow switches to another generation, and when a generation is dropped. The test writes the records of the
+flows' drivers, so no Spark runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faults.committed_records import committed
+from faults.wait import until
+from headrace.app import App
+from headrace.client.cluster import Cluster
+from headrace.client.generations import generations_of
+from headrace.client.generations_writer import (
+    GenerationsWriter,
+    cancel_abandoned_switches,
+    drop_generation,
+)
+from headrace.client.progress import current
+from headrace.flow.switch import operation as operation_module
+from headrace.flow.switch.coverage import Coverage
+from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, expect_ready, switch_now
+from headrace.flow.switch.policy import SwitchPolicy
+from headrace.model.declarations import Flow
+from headrace.model.generations import Entry, FlowGenerations, GenerationRead
+from headrace.runtime.beside import KeptGenerations
+from headrace.settings import SwitchSettings
+from headrace.testing.clock import DrivenClock
+from tests.support.generations import begin_deriving, derive_batch, first_entry
+
+DEAD = "elsewhere:1:dead"
+
+
+@dataclass(frozen=True)
+class Ride:
+    bike: str
+    minutes: int
+
+
+class Rental:
+    """Flow ``know`` derives ``known`` from ``rides``, and flow ``count`` derives ``bikes`` from ``known``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        mark = uuid.uuid4().hex[:8]
+        self.cluster = cluster
+        self.app = App(f"rental-{mark}")
+        rides = self.app.topic(f"rides-{mark}", Ride, key="bike")
+        known = self.app.topic(f"known-{mark}", Ride, key="bike")
+        bikes = self.app.table(f"bikes-{mark}", Ride, key="bike")
+        self.know = self.app.flow(reads=[rides], writes=known, name=f"know-{mark}")(lambda rides: rides)
+        self.count = self.app.flow(reads=[known], writes=bikes, name=f"count-{mark}")(lambda known: known)
+        self.rides = rides.name
+        cluster.ensure_topic(self.rides, 1)
+
+    def write(self, count: int) -> None:
+        producer = self.cluster.producer({"linger.ms": 0})
+        for number in range(count):
+            producer.produce(self.rides, b"{}", f"b{number}")
+        assert producer.flush(30) == 0
+
+    def begin(self, flow: Flow, reads: str = "") -> Entry:
+        """Begin the flow's next generation."""
+        if generations_of(self.cluster, flow) is None:
+            entry = first_entry(flow)
+        else:
+            with GenerationsWriter(self.cluster, flow) as writer:
+                entry = writer.begin_generation("new", "requested")
+        begin_deriving(self.cluster, self.app.name, flow, entry, reads)
+        return entry
+
+    def derive(self, flow: Flow, entry: Entry, rows: Mapping[str, int], read: int | None = None) -> None:
+        values = {bike: {"bike": bike, "minutes": minutes} for bike, minutes in rows.items()}
+        derive_batch(self.cluster, flow, entry, values, read)
+
+    def generations(self, flow: Flow) -> FlowGenerations:
+        generations = generations_of(self.cluster, flow)
+        assert generations is not None
+        return generations
+
+    def policy(self, flow: Flow, entry: Entry, clock: DrivenClock, notes: list[str]) -> SwitchPolicy:
+        progress = current(self.cluster, entry.progress)
+        assert progress is not None
+        context: Any = SimpleNamespace(
+            flow=flow,
+            cluster=self.cluster,
+            app=self.app,
+            options=SimpleNamespace(switch=SwitchSettings()),
+        )
+        return SwitchPolicy(context, progress.generation, notes.append, clock)
+
+    def is_covered(self, flow: Flow, entry: Entry) -> bool:
+        before = current(self.cluster, self.generations(flow).serving_entry.progress)
+        after = current(self.cluster, entry.progress)
+        assert before is not None
+        assert after is not None
+        return Coverage(self.cluster, before, after.generation).is_reached(after.last)
+
+    def keys(self, topic: str) -> list[str]:
+        return [message.key().decode() for message in committed(self.cluster.bootstrap, topic)]
+
+
+@pytest.fixture
+def rental(cluster: Cluster) -> Rental:
+    return Rental(cluster)
+
+
+@pytest.fixture
+def rebuilt(rental: Rental) -> Rental:
+    """Both flows are rebuilt. The new generation of ``know`` has derived only one of the four rows, and that of
+    ``count`` has read this row.
+    """
+    rental.write(4)
+    rows = {f"b{number}": 1 for number in range(4)}
+    rental.derive(rental.know, rental.begin(rental.know), rows)
+    rental.derive(rental.count, rental.begin(rental.count), rows)
+    known = rental.begin(rental.know)
+    rental.derive(rental.know, known, {"b0": 1}, read=1)
+    rental.derive(rental.count, rental.begin(rental.count, known.topic), {"b0": 1})
+    return rental
+
+
+def new(rental: Rental, flow: Flow) -> Entry:
+    return rental.generations(flow).expect(2)
+
+
+def poll_until_due(policy: SwitchPolicy, rental: Rental, entry: Entry, clock: DrivenClock) -> None:
+    def is_due() -> bool:
+        progress = current(rental.cluster, entry.progress)
+        assert progress is not None
+        policy.poll(progress.last)
+        clock.advance(1)
+        return policy.is_due
+
+    until(is_due, "the switch is due")
+
+
+def test_a_generation_covers_only_when_the_generation_upstream_has_read_all_and_so_has_it(
+    rebuilt: Rental,
+) -> None:
+    know, count = new(rebuilt, rebuilt.know), new(rebuilt, rebuilt.count)
+    assert not rebuilt.is_covered(rebuilt.count, count)
+    rebuilt.derive(rebuilt.know, know, {f"b{number}": 1 for number in range(1, 4)})
+    assert rebuilt.is_covered(rebuilt.know, know)
+    assert not rebuilt.is_covered(rebuilt.count, count)
+    rebuilt.derive(rebuilt.count, count, {f"b{number}": 1 for number in range(1, 4)})
+    assert rebuilt.is_covered(rebuilt.count, count)
+
+
+def test_a_flow_downstream_neither_switches_nor_waits_for_the_operator_while_history_is_derived_upstream(
+    rebuilt: Rental,
+) -> None:
+    clock, notes = DrivenClock(), list[str]()
+    entry = new(rebuilt, rebuilt.count)
+    policy = rebuilt.policy(rebuilt.count, entry, clock, notes)
+    progress = current(rebuilt.cluster, entry.progress)
+    assert progress is not None
+    for _ in range(3):
+        policy.poll(progress.last)
+        clock.advance(10)
+    assert (policy.is_switching, policy.is_due, notes) == (False, False, [])
+    rows = {f"b{number}": 2 for number in range(4)}
+    rebuilt.derive(rebuilt.know, new(rebuilt, rebuilt.know), rows)
+    rebuilt.derive(rebuilt.count, entry, rows)
+    poll_until_due(policy, rebuilt, entry, clock)
+    policy.switch()
+    assert rebuilt.generations(rebuilt.count).serving == 2
+    assert rebuilt.keys(rebuilt.count.writes.name)[4:] == ["b0", "b1", "b2", "b3"]
+
+
+def test_an_operator_cannot_switch_a_flow_downstream_while_history_is_derived_upstream(
+    rebuilt: Rental,
+) -> None:
+    with pytest.raises(SwitchRefused, match="has not read all that generation 1 has read"):
+        expect_ready(rebuilt.cluster, rebuilt.count, 2, wait_s=0)
+    with pytest.raises(SwitchRefused, match="has not read all that generation 1 has read"):
+        switch_now(rebuilt.cluster, rebuilt.count, 2, wait_s=0)
+    generations = rebuilt.generations(rebuilt.count)
+    assert (generations.serving, generations.switching) == (1, 0)
+    assert rebuilt.keys(rebuilt.count.writes.name) == ["b0", "b1", "b2", "b3"]
+    expect_ready(rebuilt.cluster, rebuilt.count, 2, accepts_behind=True)
+
+
+def test_a_generation_without_input_switches_without_a_batch(rental: Rental) -> None:
+    rental.begin(rental.know)
+    entry = rental.begin(rental.know)
+    clock, notes = DrivenClock(), list[str]()
+    policy = rental.policy(rental.know, entry, clock, notes)
+    poll_until_due(policy, rental, entry, clock)
+    policy.switch()
+    assert rental.generations(rental.know).serving == 2
+    assert "generation 2 serves now" in notes[-1]
+
+
+def test_a_generation_that_waits_for_the_operator_compares_again_after_half_a_minute(
+    rental: Rental,
+) -> None:
+    rental.write(1)
+    rental.derive(rental.know, rental.begin(rental.know), {"b0": 1})
+    entry = rental.begin(rental.know)
+    rental.derive(rental.know, entry, {})
+    clock, notes = DrivenClock(), list[str]()
+    policy = rental.policy(rental.know, entry, clock, notes)
+    policy.poll(None)
+    progress = current(rental.cluster, entry.progress)
+    assert progress is not None
+    clock.advance(1)
+    policy.poll(progress.last)
+    assert "1 of 1 keys are gone" in notes[-1]
+    rental.derive(rental.know, entry, {"b0": 1})
+    clock.advance(29)
+    policy.poll(progress.last)
+    assert (policy.is_switching, len(notes)) == (False, 1)
+    clock.advance(2)
+    policy.poll(progress.last)
+    assert policy.is_switching
+    policy.close()
+    assert rental.generations(rental.know).switching == 0
+
+
+def test_the_driver_of_a_new_generation_cancels_the_switch_of_a_process_that_died_before_it_sealed_it(
+    rebuilt: Rental,
+) -> None:
+    with GenerationsWriter(rebuilt.cluster, rebuilt.know) as writer:
+        writer.write(writer.read().with_switch(2, DEAD, 0))
+    entry = new(rebuilt, rebuilt.know)
+    rebuilt.policy(rebuilt.know, entry, DrivenClock(), []).poll(None)
+    assert rebuilt.generations(rebuilt.know).switching == 0
+
+
+def test_a_flow_cancels_an_abandoned_switch_of_a_flow_upstream(rebuilt: Rental) -> None:
+    with GenerationsWriter(rebuilt.cluster, rebuilt.know) as writer:
+        writer.write(writer.read().with_switch(2, DEAD, 1_000))
+    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 1_000)
+    assert rebuilt.generations(rebuilt.know).switching == 2
+    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 1_001)
+    assert rebuilt.generations(rebuilt.know).switching == 0
+
+
+def test_a_switch_is_extended_while_the_process_works_on_something_else(
+    rebuilt: Rental, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_module, "_EXTEND_S", 0.01)
+    clock = DrivenClock()
+    with SwitchOperation(rebuilt.cluster, rebuilt.know, 2, clock) as operation:
+        operation.begin()
+        begun_ms = rebuilt.generations(rebuilt.know).switch_until_ms
+        clock.advance(60)
+        until(
+            lambda: rebuilt.generations(rebuilt.know).switch_until_ms == begun_ms + 60_000,
+            "the switch is extended",
+        )
+    assert rebuilt.generations(rebuilt.know).switching == 0
+
+
+def test_a_switch_that_cannot_be_extended_is_reported(
+    rebuilt: Rental, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_module, "_EXTEND_S", 0.01)
+    with SwitchOperation(rebuilt.cluster, rebuilt.know, 2) as operation:
+        operation.begin()
+        operation.check()
+        with GenerationsWriter(rebuilt.cluster, rebuilt.know) as writer:
+            writer.write(writer.read())
+
+        def is_reported() -> bool:
+            try:
+                operation.check()
+            except operation_module.WriterRefused:
+                return True
+            return False
+
+        until(is_reported, "the switch reports that it was cancelled")
+    assert rebuilt.generations(rebuilt.know).switching == 0
+
+
+# Dropping
+
+
+def test_a_generation_is_not_dropped_while_a_flow_serves_rows_that_it_derives_from_it(
+    rebuilt: Rental,
+) -> None:
+    rows = {f"b{number}": 2 for number in range(4)}
+    rebuilt.derive(rebuilt.know, new(rebuilt, rebuilt.know), rows)
+    rebuilt.derive(rebuilt.count, new(rebuilt, rebuilt.count), rows)
+    switch_now(rebuilt.cluster, rebuilt.count, 2)
+    with pytest.raises(GenerationRead, match=r"cannot be dropped: flow count-\w+ serves rows"):
+        drop_generation(rebuilt.cluster, rebuilt.app, rebuilt.know, 2)
+    assert rebuilt.cluster.topic(new(rebuilt, rebuilt.know).topic) is not None
+
+
+def test_a_kept_generation_is_dropped_after_its_time_but_not_while_it_is_read(rebuilt: Rental) -> None:
+    rows = {f"b{number}": 2 for number in range(4)}
+    rebuilt.derive(rebuilt.know, new(rebuilt, rebuilt.know), rows)
+    rebuilt.derive(rebuilt.count, new(rebuilt, rebuilt.count), rows)
+    switch_now(rebuilt.cluster, rebuilt.know, 2)
+    switch_now(rebuilt.cluster, rebuilt.count, 2)
+    third = rebuilt.begin(rebuilt.know)
+    rebuilt.derive(rebuilt.know, third, rows)
+    switch_now(rebuilt.cluster, rebuilt.know, 3)
+    clock, notes = DrivenClock(rebuilt.generations(rebuilt.know).expect(2).kept_ms), list[str]()
+    kept = KeptGenerations(rebuilt.cluster, rebuilt.app, 60, notes.append, clock)
+    kept.drop_expired(rebuilt.know, rebuilt.generations(rebuilt.know))
+    assert [entry.number for entry in rebuilt.generations(rebuilt.know).entries] == [1, 2, 3]
+    clock.advance(61)
+    for _ in range(2):
+        kept.drop_expired(rebuilt.know, rebuilt.generations(rebuilt.know))
+    # Flow count still serves rows of generation 2.
+    assert [entry.number for entry in rebuilt.generations(rebuilt.know).entries] == [2, 3]
+    assert rebuilt.cluster.topic(f"{rebuilt.know.writes.name}.g1") is None
+    assert [note.split(":")[0] for note in notes] == [
+        f"flow {rebuilt.know.name}",
+        f"generation 2 of flow {rebuilt.know.name} cannot be dropped",
+    ]
+    rebuilt.derive(rebuilt.count, rebuilt.begin(rebuilt.count, third.topic), rows)
+    switch_now(rebuilt.cluster, rebuilt.count, 3)
+    clock.advance(61)
+    kept.drop_expired(rebuilt.know, rebuilt.generations(rebuilt.know))
+    assert [entry.number for entry in rebuilt.generations(rebuilt.know).entries] == [3]
