@@ -228,6 +228,37 @@ def test_a_flow_downstream_switches_to_rows_of_the_whole_history(flow_world: Flo
     assert switch_headers(flow_world, bikes.name) == {}
 
 
+def test_a_flow_joins_a_table_that_is_rebuilt_too_only_when_the_table_is_complete(
+    flow_world: FlowWorld,
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    app = App(f"models-{mark}")
+    deliveries = app.topic(f"deliveries-{mark}", Ride, key="ride_id")
+    bikes = app.table(f"bikes-{mark}", Ride, key="bike")
+    rides = app.topic(f"rides-{mark}", Ride, key="ride_id")
+    known = app.topic(f"known-{mark}", key="ride_id")
+
+    @app.flow(reads=[deliveries], writes=bikes, name=f"deliver-{mark}")
+    def deliver(deliveries: DataFrame) -> DataFrame:
+        return deliveries
+
+    @app.flow(reads=[rides, bikes], writes=known, name=f"know-{mark}")
+    def know(rides: DataFrame, bikes: DataFrame) -> DataFrame:
+        delivered = bikes.select("bike", F.col("ride_id").alias("delivery"))
+        return rides.join(delivered, "bike", "left")
+
+    flow_world.declare(app)
+    flow_world.write(deliveries, [Ride(f"d{number}", f"b{number}", 1) for number in range(15)])
+    with flow_world.running(app, follow=False) as run:
+        run.wait_until_derived()
+        flow_world.write(rides, [Ride(f"r{number}", "b14", 1) for number in range(3)])
+        run.wait_until_derived()
+    with flow_world.running(app, follow=False, rebuild=[deliver.name, know.name], max_rows=3) as run:
+        until_it_serves(flow_world, run, know, 2)
+    rows = last_values(flow_world.cluster.bootstrap, f"{known.name}.g2")
+    assert {key: row["delivery"] for key, row in rows.items()} == dict.fromkeys(("r0", "r1", "r2"), "d14")
+
+
 def test_drivers_continue_after_the_process_that_switched_has_died(flow_world: FlowWorld) -> None:
     rental = Rental()
     before, flow = rental.version(_as_they_are)

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from headrace.client.errors import LogError
 from headrace.client.generations import GenerationsCache, generations_of
 from headrace.client.generations_writer import cancel_abandoned_switches
-from headrace.client.progress import reached, unread_records
+from headrace.client.progress import current, reached, unread_records
 from headrace.client.records import read
 from headrace.client.transactional_writer import WriterRefused
 from headrace.errors import HeadraceError
@@ -42,6 +42,7 @@ from headrace.flow.generation_choice import (
     upstream_being_built,
 )
 from headrace.flow.ownership import Ownership, expect_owner, open_writer
+from headrace.flow.switch.coverage import Coverage
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.errors import SourceLocation
 from headrace.model.generations import Entry, FlowGenerations, GenerationUnknown
@@ -230,6 +231,9 @@ class FlowRunner:
             # A cache from before the switch would show the roles of then.
             self._generations = GenerationsCache(self._cluster)
             self.opened.set()
+            self._wait_for_tables(state, stop)
+            if stop.is_set():
+                return None
             policy = SwitchPolicy(self.context, state.generation, self._note)
             kind = self._engine_kind()
             engine = kind(self.context, state, writer, self._rows_max(state))
@@ -245,6 +249,24 @@ class FlowRunner:
             if policy is not None and not is_due:
                 policy.close()
         return policy if is_due else None
+
+    def _wait_for_tables(self, state: FlowState, stop: threading.Event) -> None:
+        """Before the first batch of a new generation, wait until the tables that it joins are complete: each event is
+        joined once, with the rows that the tables have then.
+        """
+        generations = generations_of(self._cluster, self._flow)
+        if not self._flow.tables or state.is_serving or state.last is not None or generations is None:
+            return
+        serving = current(self._cluster, generations.serving_entry.progress)
+        if serving is None:
+            return
+        coverage = Coverage(self._cluster, serving, state.generation)
+        while not coverage.are_tables_complete() and not stop.is_set():
+            self.status.state, self.status.why = "waiting", "a flow that writes a table derives its history"
+            stop.wait(_OWNER_CHECK_S)
+            self._ownership.expect_current_owner_when_idle(None)
+            if self._has_moved(state, self._generations.get(self._flow)):
+                raise GenerationMoved(self._flow.name, self._number)
 
     def _engine_kind(self) -> type[Engine]:
         if self._flow.is_realtime:

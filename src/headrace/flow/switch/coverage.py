@@ -46,6 +46,10 @@ class Coverage:
         """Whether a generation whose last batch is ``last`` has read enough."""
         return all(self._has_goal(source) and self._has_read(source, last) for source in self._inputs)
 
+    def are_tables_complete(self) -> bool:
+        """Whether the generations upstream that write tables have caught up."""
+        return all(self._has_goal(source) for source in self._inputs if source.kind == "table")
+
     def _has_read(self, source: Input, last: Batch | None) -> bool:
         if source.kind != "events":
             return True
