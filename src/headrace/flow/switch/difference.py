@@ -57,6 +57,7 @@ _ADDED_KEYS = """
 SELECT coalesce(sum(EXISTS (SELECT 1 FROM before WHERE key = touched.key) - was_before), 0),
     coalesce(sum(EXISTS (SELECT 1 FROM after WHERE key = touched.key) - was_after), 0) FROM touched
 """
+# CROSS JOIN makes SQLite look up the few keys in the large table, and not the other way round.
 _FIRST_DIFFERENCE = """
 INSERT INTO differing
     SELECT key, min(nth),
@@ -64,16 +65,18 @@ INSERT INTO differing
             WHEN NOT EXISTS (SELECT 1 FROM before WHERE key = differences.key) THEN 'new' ELSE 'changed' END
     FROM (
         SELECT after.key AS key, after.nth AS nth
-            FROM touched JOIN after USING (key) LEFT JOIN before ON before.key = after.key AND before.nth = after.nth
+            FROM touched CROSS JOIN after USING (key)
+            LEFT JOIN before ON before.key = after.key AND before.nth = after.nth
             WHERE before.digest IS NOT after.digest
         UNION ALL
         SELECT before.key, before.nth
-            FROM touched JOIN before USING (key) LEFT JOIN after ON after.key = before.key AND after.nth = before.nth
+            FROM touched CROSS JOIN before USING (key)
+            LEFT JOIN after ON after.key = before.key AND after.nth = before.nth
             WHERE after.key IS NULL
     ) AS differences GROUP BY key
 """
 _REPUBLISHED = """
-SELECT after.place, after.position, after.nth FROM differing JOIN after USING (key)
+SELECT after.place, after.position, after.nth FROM differing CROSS JOIN after USING (key)
     WHERE differing.kind <> 'gone'
         AND after.nth >= min(differing.nth, (SELECT max(nth) FROM after AS a WHERE a.key = differing.key))
 """
