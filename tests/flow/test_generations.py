@@ -212,7 +212,7 @@ def test_a_flow_downstream_switches_to_rows_of_the_whole_history(flow_world: Flo
     def know(rides: DataFrame) -> DataFrame:
         return rides
 
-    @app.flow(reads=[known], writes=bikes, name=f"count-{mark}")
+    @app.flow(reads=[known], writes=bikes, name=f"count-{mark}", unbounded=True)
     def count(known: DataFrame) -> DataFrame:
         return known.groupBy("bike").agg(F.count("*").alias("rides"))
 
