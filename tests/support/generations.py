@@ -9,7 +9,7 @@ from typing import Any
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
 from headrace.client.generations import transactional_id_of
-from headrace.client.progress import current
+from headrace.client.progress import current, wait_until_decided
 from headrace.client.transactional_writer import OutgoingRecord, TransactionalWriter
 from headrace.model.declarations import Flow
 from headrace.model.generations import Entry
@@ -59,6 +59,7 @@ def derive_batch(
     progress = current(cluster, entry.progress)
     assert progress is not None, "begin_deriving comes first"
     (source,) = progress.generation.inputs
+    wait_until_decided(cluster, source.log)
     end = cluster.ends(source.log)[0] if read is None else read
     start = progress.last.inputs[source.log]["0"][1] if progress.last is not None else 0
     writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
