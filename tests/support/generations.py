@@ -48,6 +48,8 @@ def begin_deriving(
     writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
     writer.commit_record(OutgoingRecord(entry.progress, *encode(generation)))
     writer.close()
+    # A commit is confirmed a moment before readers see its records.
+    wait_until_decided(cluster, entry.progress)
 
 
 def derive_batch(
@@ -59,7 +61,6 @@ def derive_batch(
     progress = current(cluster, entry.progress)
     assert progress is not None, "begin_deriving comes first"
     (source,) = progress.generation.inputs
-    wait_until_decided(cluster, source.log)
     end = cluster.ends(source.log)[0] if read is None else read
     start = progress.last.inputs[source.log]["0"][1] if progress.last is not None else 0
     writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
@@ -88,4 +89,6 @@ def derive_batch(
     writer.flush()
     writer.commit()
     writer.close()
+    for topic in (entry.progress, entry.topic):
+        wait_until_decided(cluster, topic)
     return batch
