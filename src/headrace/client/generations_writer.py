@@ -53,6 +53,8 @@ _CONFIGS = {"cleanup.policy": "compact", **APPEND_TIME}
 TRANSACTION_MS = 600_000
 """The transaction of a switch has all rows that differ."""
 _GRACE_MS = 60_000
+_VISIBLE_S = 30.0
+_PAUSE_S = 0.01
 _RUN = secrets.token_hex(4)
 """Tells this process from an earlier one with the same pid, as in a container that was restarted."""
 
@@ -97,14 +99,36 @@ class GenerationsWriter:
         return found.without_switch()
 
     def write(self, generations: FlowGenerations) -> None:
+        """Commit the record. When this returns, all readers see it."""
         self.writer.begin()
         self.send(generations)
-        self.writer.flush()
-        self.writer.commit()
+        self.wait_until_visible(self.commit())
 
     def send(self, generations: FlowGenerations) -> None:
         """Add the record to the open transaction."""
         self.writer.send([OutgoingRecord(TOPIC, generations.stable.encode(), encode(generations))])
+
+    def commit(self) -> int:
+        """Commit the open transaction. Return the end of the topic, for ``wait_until_visible``."""
+        self.writer.flush()
+        end = self._cluster.ends(TOPIC, committed=False)[0]
+        self.writer.commit()
+        return end
+
+    def wait_until_visible(self, end: int) -> None:
+        """Wait until readers see the records before ``end``. The log confirms a commit a moment before that. A driver
+        that does not see a switch yet would write, and one that does not see its generation yet would end.
+        """
+        deadline = time.monotonic() + _VISIBLE_S
+        while self._cluster.ends(TOPIC)[0] < end:
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"a transaction in {TOPIC} is still open after {_VISIBLE_S:g} s",
+                    name="TIMED_OUT",
+                    hint="check that only Headrace writes to this topic",
+                    retriable=True,
+                )
+            time.sleep(_PAUSE_S)
 
     def begin_generation(self, fingerprint: str, reason: str, *, is_served_at_once: bool = False) -> Entry:
         """Record the next generation of the flow. Its driver begins to derive it."""

@@ -263,12 +263,12 @@ class SwitchOperation:
                 for record in difference.changes(self._header()):
                     writer.send_one(record)
                 self._writer.send(self._generations.switched(published, now_ms))
-                writer.flush()
-                writer.commit()
+                end = self._writer.commit()
             except BaseException:
                 writer.abort(purge=True)
                 raise
             self._generations = None
+            self._writer.wait_until_visible(end)
 
 
 def _expect_no_switch(cluster: Cluster, flow: Flow, clock: Clock) -> None:
