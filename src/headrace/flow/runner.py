@@ -264,9 +264,9 @@ class FlowRunner:
         while not coverage.are_tables_complete() and not stop.is_set():
             self.status.state, self.status.why = "waiting", "a flow that writes a table derives its history"
             stop.wait(_OWNER_CHECK_S)
-            self._ownership.expect_current_owner_when_idle(None)
             if self._has_moved(state, self._generations.get(self._flow)):
                 raise GenerationMoved(self._flow.name, self._number)
+            self._ownership.expect_current_owner_when_idle(None)
 
     def _engine_kind(self) -> type[Engine]:
         if self._flow.is_realtime:
@@ -295,12 +295,13 @@ class FlowRunner:
     def _expect_owner(self, engine: Engine, policy: SwitchPolicy) -> None:
         with contextlib.suppress(LogError):
             try:
-                self._ownership.expect_current_owner_when_idle(engine.state.last)
-                # A switch by this driver itself ends the engine when it is due.
+                # A switch by this driver itself ends the engine when it is due. This is checked first, because a
+                # generation that was dropped has no progress topic that names an owner.
                 if not policy.is_switching and self._has_moved(
                     engine.state, self._generations.get(self._flow)
                 ):
                     raise GenerationMoved(self._flow.name, self._number)
+                self._ownership.expect_current_owner_when_idle(engine.state.last)
             except (FlowFenced, GenerationMoved):
                 engine.stop()
                 raise

@@ -83,6 +83,8 @@ class SwitchPolicy:
         generations = generations_of(self._cluster, self._flow)
         if generations is None:
             return
+        # Raises an error if the generation was dropped.
+        generations.expect(self._number)
         role = generations.role(self._number)
         if generations.switching:
             # If another driver cancels it at the same time, this writer is refused.
