@@ -242,15 +242,14 @@ class LateCheck:
         self._batches_with_notes = {row[0] for row in self._late_notes.select("batch").distinct().collect()}
 
     def _last_batch_without_notes(self, start: int, end: int) -> int:
-        """Return the last batch whose notes might have been deleted: the batch of the first note that still exists."""
+        """Return the last batch whose notes might have been deleted: the batch of this generation's first note that
+        still exists. Generations that run side by side write their notes to one topic.
+        """
         for message in read(self._inputs.cluster, self._inputs.flow.late_topic, {0: (start, end)}):
             headers = dict(message.headers() or ())
-            first = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"{}")
-            if first["generation"] < self._generation.generation:
-                return -1
-            if first["generation"] == self._generation.generation:
-                return int(first["batch"])
-            break
+            note = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"{}")
+            if note["generation"] == self._generation.generation:
+                return int(note["batch"])
         return self._through.batch
 
     def _compare_notes(
