@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from headrace.testing.faulty_clock import DrivenClock
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
@@ -28,6 +27,7 @@ from headrace.model.declarations import Flow
 from headrace.model.errors import AppMistakes
 from headrace.model.rejection import Reason
 from headrace.ops.verify.report import Report
+from headrace.testing.clock import DrivenClock
 from tests.flow.topic_contents import committed, headers
 from tests.verify.planted_faults import verifier
 

@@ -247,9 +247,12 @@ class LateCheck:
         """
         for message in read(self._inputs.cluster, self._inputs.flow.late_topic, {0: (start, end)}):
             headers = dict(message.headers() or ())
-            note = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"{}")
-            if note["generation"] == self._generation.generation:
-                return int(note["batch"])
+            try:
+                note = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"", type=_Note)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue  # Another program wrote this record.
+            if note.generation == self._generation.generation:
+                return note.batch
         return self._through.batch
 
     def _compare_notes(
@@ -276,6 +279,11 @@ class LateCheck:
             check.add(
                 f"{self._inputs.flow.late_topic}: {event} {actual} and {recorded}; {differences.count()} events differ"
             )
+
+
+class _Note(msgspec.Struct, frozen=True):
+    generation: int
+    batch: int
 
 
 def _newest_before(generation: Generation, last_broken_batch: Batch | None) -> dict[str, dict[int, int]]:
