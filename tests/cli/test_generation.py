@@ -14,6 +14,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.generations_writer import GenerationsWriter
 from headrace.model.declarations import Flow
 from headrace.model.generations import Entry
+from headrace.ops.verify.report import Report, save_report
 from tests.cli.runner import Headrace
 from tests.support.generations import begin_deriving, derive_batch, first_entry
 
@@ -135,6 +136,20 @@ def test_view_switch_back_lets_the_previous_generation_serve_again(rebuilt: Rebu
     assert back.json == [{"flow": rebuilt.flow.name, "before": 2, "now": 1, "published_keys": 3}], back.err
     assert rebuilt.rows() == {"b1": 1, "b2": 2, "b3": 3}
     assert rebuilt.roles() == {1: "serving", 2: "kept"}
+
+
+def test_the_last_proof_of_a_replaced_generation_is_outdated(rebuilt: RebuiltFlow) -> None:
+    command, flow = rebuilt.headrace, rebuilt.flow
+    proof = Report(app=rebuilt.name, what="flow", name=flow.name, topic=rebuilt.topic, generation=1)
+    save_report(rebuilt.cluster, proof)
+    last = command.run("verify", rebuilt.app, "--last")
+    assert (last.code, last.lines) == (0, [proof.line()])
+    assert command.run("generation", "switch", rebuilt.app, flow.name, "2", "--yes").code == 0
+    last = command.run("verify", rebuilt.app, "--last")
+    assert (last.code, last.lines) == (7, [])
+    assert "HR-VERIFY-OUTDATED" in last.err
+    assert f"flow {flow.name}: outdated: proven for generation 1, but generation 2 serves now" in last.err
+    assert f"headrace verify {rebuilt.app}" in last.err
 
 
 def test_a_generation_that_does_not_exist_is_refused_with_those_that_do(rebuilt: RebuiltFlow) -> None:

@@ -26,8 +26,10 @@ from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, publi
 from headrace.model.declarations import Flow
 from headrace.model.generations import FlowGenerations
 from headrace.model.store import file_of
+from headrace.ops.verify.report import Report
 from headrace.settings import SwitchSettings
 from tests.flow.topic_contents import last_values
+from tests.verify.planted_faults import verifier
 
 pytestmark = pytest.mark.usefixtures("compiled_plans")
 
@@ -136,6 +138,16 @@ def test_a_changed_flow_is_built_beside_the_serving_one_and_readers_of_the_topic
         run.wait_until_followed()
     assert read_by_a_stock_client(flow_world, flow) == rental.minutes(60)
     assert view_rows(flow_world, after) == rental.minutes(60)
+    with verifier(run) as verification:
+        proof = verification.flow(flow)
+        assert proof.proven, proof.lines()
+        assert any("has the rows of generation 2: 35 keys" in note for note in proof.notes)
+        # A stock reader would read this row.
+        flow_world.write(flow.writes, [(b"r7", b"planted")])
+        proof = verification.flow(flow)
+    assert [(found.topic, found.kind, found.key) for found in proof.differences] == [
+        (flow.writes.name, "extra", {"key": "r7"})
+    ], proof.lines()
     # Ride r0 has 0 minutes, so its row did not change.
     assert switch_headers(flow_world, flow.writes.name) == {f"r{n}": b"1>2" for n in range(1, 30)}
     assert any("20 and 30 keys; 0 gone, 19 changed, 10 new" in note for note in run.notes), run.notes
@@ -198,6 +210,13 @@ def test_after_a_switch_back_the_old_generation_serves_all_that_arrived_meanwhil
         rental.write(flow_world, before, 3)
         run.wait_until_followed()
     assert read_by_a_stock_client(flow_world, flow) == view_rows(flow_world, before) == rental.minutes()
+    with verifier(run) as verification:
+        reports = [found for found in verification.all() if isinstance(found, Report)]
+    assert [(report.what, report.verdict, report.found_rows) for report in reports] == [
+        ("view", "proven", 23),
+        ("flow", "proven", 23),
+    ], [report.lines() for report in reports]
+    assert any("has the rows of generation 1: 23 keys" in note for note in reports[1].notes)
     assert set(switch_headers(flow_world, flow.writes.name).values()) == {b"2>1"}
 
 

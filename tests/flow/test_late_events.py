@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from headrace.testing.faulty_clock import DrivenClock
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
@@ -28,6 +27,7 @@ from headrace.model.declarations import Flow
 from headrace.model.errors import AppMistakes
 from headrace.model.rejection import Reason
 from headrace.ops.verify.report import Report
+from headrace.testing.clock import DrivenClock
 from tests.flow.topic_contents import committed, headers
 from tests.verify.planted_faults import verifier
 
@@ -161,9 +161,7 @@ def test_all_flows_rebuilds_and_proofs_find_the_same_late_events(
 
     # Retention deletes the first records, in the middle of a batch. A rebuild decides as before.
     first = {0: 7, 1: 4, 2: 8}
-    positions = [TopicPartition(rides.rides.name, number, offset) for number, offset in first.items()]
-    for future in flow_world.cluster.admin().delete_records(positions).values():
-        future.result(30)
+    delete_before(flow_world, rides, first)
     names = [flow.name for flow in rides.flows.values()]
     with flow_world.running(rides.app, max_rows=16, follow=False, rebuild=names) as run:
         run.wait_until_derived()
@@ -171,6 +169,26 @@ def test_all_flows_rebuilds_and_proofs_find_the_same_late_events(
         assert left != late
         assert [noted(flow_world, flow, 2) for flow in rides.flows.values()] == [left] * 3
         expect_proven(run)
+        rides.write(flow_world, rng, 50, 300)
+        run.wait_until_derived()
+
+    # Only the second generation has read the records of which it now deletes some.
+    ends = {
+        number: 1 + max(offset for partition, offset in rides.sent if partition == number) for number in first
+    }
+    first = {number: end - 6 for number, end in ends.items()}
+    delete_before(flow_world, rides, first)
+    with flow_world.running(rides.app, max_rows=40, follow=False, rebuild=names) as run:
+        run.wait_until_derived()
+        left = {(number, offset) for number, offset in rides.late() if offset >= first[number]}
+        assert len(left) > 2
+        assert [noted(flow_world, flow, 3) for flow in rides.flows.values()] == [left] * 3
+
+
+def delete_before(world: FlowWorld, rides: Rides, offsets: dict[int, int]) -> None:
+    positions = [TopicPartition(rides.rides.name, number, offset) for number, offset in offsets.items()]
+    for future in world.cluster.admin().delete_records(positions).values():
+        future.result(30)
 
 
 def test_late_events_are_kept_dropped_or_written_to_the_side_as_the_flow_declares(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from dataclasses import make_dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from faults.serve.local_server import served
 from faults.serve.shop_app import shop
 from faults.views.follower_thread import following, produce
 from faults.wait import until
+from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
 
@@ -51,6 +54,42 @@ def test_a_requested_proof_of_a_view_survives_a_restart(
     with served(app, cluster, tmp_path) as http:
         document = http.get(f"/v1/views/{view.name}/verify").expect(200)
         assert (document["state"], document["last"]) == ("done", wrong)
+
+
+def test_a_proof_is_outdated_after_the_schema_of_its_topic_changed(
+    cluster: Cluster, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = fresh("outdated")
+    app = shop(name)
+    topic, view = app.topics[0], app.views[0]
+    ensure_declared(cluster, topic, topic.name, 1)
+    produce(cluster, topic.name, [topic.encode({"product_id": "p", "name": "n", "price": 1, "weight": None})])
+    with following(cluster, view, [], tmp_path) as followed:
+        until(lambda: len(((contents := followed.read()) and contents.rows) or ()) == 1, "the row")
+    with served(app, cluster, tmp_path) as http:
+        assert _verify(http, view.name)["verdict"] == "proven"
+        assert _last_verdict(http, view.name) == "proven"
+    wider = make_dataclass(
+        "Product", [("product_id", str), ("name", str), ("price", Decimal), ("colour", str, "")], frozen=True
+    )
+    changed = App("shop")
+    changed.view(view.name, changed.table(topic.name, wider, key="product_id"))
+    with served(changed, cluster, tmp_path) as http:
+        last = http.get(f"/v1/views/{view.name}/verify").expect(200)["last"]
+        assert last["verdict"] == "outdated"
+        assert f"view {view.name}: outdated: proven, but the columns" in last["line"]
+        assert _last_verdict(http, view.name) == "outdated"
+
+
+def _last_verdict(http: Http, view: str) -> Any:
+    """The verdict in the list of views."""
+
+    def verdict() -> Any:
+        views = http.get("/v1/standings").expect(200)["views"]
+        (status,) = [entry for entry in views if entry["view"] == view]
+        return status["verified"] and status["verified"]["verdict"]
+
+    return until(verdict, "the last proof")
 
 
 def _verify_again(http: Http, view: str, before_ms: int) -> Any:

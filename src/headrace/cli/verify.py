@@ -252,19 +252,16 @@ def _show(session: Session, result: Report | CannotVerify) -> int:
 
 
 def _show_last(session: Session, cluster: Cluster, app: App, reports: list[Report]) -> int:
-    """Show the last results. A result of another generation than the serving one is outdated: it proves nothing."""
-    from headrace.client.generations import find_generations
+    """Show the last results. A result of other rows than those that are served now is outdated: it proves nothing."""
     from headrace.ops.verify.errors import NeverVerified, Outdated
-    from headrace.ops.verify.report import flow_of
+    from headrace.ops.verify.outdated import OutdatedProofs
 
     if not reports:
         error = NeverVerified("no verification has run yet", hint="run: headrace verify APP --all")
         return _show(session, error)
-    codes = []
+    codes, proofs = [], OutdatedProofs(cluster, app)
     for report in reports:
-        flow = flow_of(app, report)
-        generations = find_generations(cluster, flow.writes.name) if flow is not None else None
-        outdated = report.outdated_line(generations.serving) if generations is not None else ""
+        outdated = proofs.line(report)
         codes.append(_show(session, Outdated(outdated) if outdated else report))
     return next(code for code in _CODES_BY_SEVERITY if code in codes)
 

@@ -130,6 +130,8 @@ def commit_batch(
     before_us = state.last.next_newest_us if state.last else newest_at_start(generation)
     last_outputs = state.last.outputs.get(generation.output, {}) if state.last else {}
     starts = {number: end for number, (_, end) in last_outputs.items()} or generation.output_starts
+    if state.stable and not state.stable_ends:
+        state.stable_ends = _written_ends(cluster, state.stable)
     writer.begin()
     try:
         sent, keyless = _send_rows(writer, flow, state, result)
@@ -140,14 +142,23 @@ def commit_batch(
             if sent
             else {int(number): start for number, start in starts.items()}
         )
-        outputs = {str(number): (starts.get(str(number), 0), end) for number, end in ends.items()}
+        outputs = {
+            generation.output: {
+                str(number): (starts.get(str(number), 0), end) for number, end in ends.items()
+            }
+        }
+        stable_ends = _written_ends(cluster, state.stable) if state.stable and sent else state.stable_ends
+        if state.stable:
+            outputs[state.stable] = {
+                number: (state.stable_ends.get(number, 0), end) for number, end in stable_ends.items()
+            }
         batch = Batch(
             flow=flow.name,
             generation=generation.generation,
             batch=result.number,
             inputs=result.inputs,
             tables=result.tables,
-            outputs={generation.output: outputs},
+            outputs=outputs,
             watermark_us=result.watermark_us,
             next_watermark_us=_latest(result.watermark_us, next_watermark(flow.late_policies, reached)),
             seen_us=newest_event_us,
@@ -170,12 +181,17 @@ def commit_batch(
         key, value = encode(batch)
         writer.send([OutgoingRecord(state.progress_topic, key, value)])
         writer.commit()
+        state.stable_ends = stable_ends
     except BaseException as error:
         writer.abort(purge=True)
         if isinstance(error, LogError) and _is_too_large(error):
             raise _row_too_large(flow, generation, result) from error
         raise
     return batch
+
+
+def _written_ends(cluster: Cluster, topic: str) -> dict[str, int]:
+    return {str(number): end for number, end in cluster.ends(topic, committed=False).items()}
 
 
 def _is_too_large(error: LogError) -> bool:

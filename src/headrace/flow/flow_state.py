@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -76,6 +76,8 @@ class FlowState:
     Else empty.
     """
     is_serving: bool = True
+    stable_ends: dict[str, int] = field(default_factory=dict)
+    """The end offsets of the stable topic after the last batch; empty before the first batch of this driver."""
 
 
 def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:

@@ -197,6 +197,7 @@ class Batch(msgspec.Struct, frozen=True, tag_field="record", tag="batch"):
     inputs: Ranges
     tables: Ends
     outputs: Ranges
+    """The generation's own topic, and the stable topic if the generation writes each row to both."""
     watermark_us: int | None
     """Spark has dropped state before this event time; None before the first watermark. An event before it that is not
     late becomes a dead letter. In a flow that keeps late events, it only shows the progress.

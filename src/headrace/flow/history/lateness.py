@@ -242,15 +242,17 @@ class LateCheck:
         self._batches_with_notes = {row[0] for row in self._late_notes.select("batch").distinct().collect()}
 
     def _last_batch_without_notes(self, start: int, end: int) -> int:
-        """Return the last batch whose notes might have been deleted: the batch of the first note that still exists."""
+        """Return the last batch whose notes might have been deleted: the batch of this generation's first note that
+        still exists. Generations that run side by side write their notes to one topic.
+        """
         for message in read(self._inputs.cluster, self._inputs.flow.late_topic, {0: (start, end)}):
             headers = dict(message.headers() or ())
-            first = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"{}")
-            if first["generation"] < self._generation.generation:
-                return -1
-            if first["generation"] == self._generation.generation:
-                return int(first["batch"])
-            break
+            try:
+                note = msgspec.json.decode(headers.get(_NOTE_HEADER) or message.value() or b"", type=_Note)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue  # Another program wrote this record.
+            if note.generation == self._generation.generation:
+                return note.batch
         return self._through.batch
 
     def _compare_notes(
@@ -277,6 +279,11 @@ class LateCheck:
             check.add(
                 f"{self._inputs.flow.late_topic}: {event} {actual} and {recorded}; {differences.count()} events differ"
             )
+
+
+class _Note(msgspec.Struct, frozen=True):
+    generation: int
+    batch: int
 
 
 def _newest_before(generation: Generation, last_broken_batch: Batch | None) -> dict[str, dict[int, int]]:

@@ -18,7 +18,17 @@ _COLUMNS = "key string, value string, partition int, offset long"
 
 
 def output_ranges(generation: Generation, after: Batch | None, through: Batch) -> dict[str, tuple[int, int]]:
-    """Return the output offsets of the batches after ``after`` up to ``through``, by partition."""
+    """Return the output offsets of the batches after ``after`` up to ``through``, by partition.
+
+    If the generation continued in another topic, that topic begins with a copy of the earlier rows.
+    """
+    if generation.continues >= 0:
+        starts = dict.fromkeys(generation.output_starts, 0)
+        if after is not None:
+            starts |= {number: end for number, (_, end) in after.outputs.get(generation.output, {}).items()}
+        copied = {number: (0, end) for number, end in generation.output_starts.items()}
+        ranges = through.outputs.get(generation.output, copied)
+        return {number: (starts.get(number, 0), end) for number, (_, end) in ranges.items()}
     # Batches of a real-time flow overlap: rows of a batch can be before the end of the previous batch.
     is_bounded = after is not None and generation.latency != "realtime"
     ranges_before = after.outputs.get(generation.output, {}) if after is not None and is_bounded else {}

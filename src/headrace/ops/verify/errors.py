@@ -5,7 +5,7 @@ CannotVerify            HR-VERIFY
 ├── NotDerived          HR-VERIFY-NOT-DERIVED   the flow has not started
 ├── StoreUnreadable     HR-VERIFY-STORE         the store cannot be read
 ├── NeverVerified       HR-VERIFY-NEVER         no earlier report exists
-└── Outdated            HR-VERIFY-OUTDATED      the last report is of another generation than the serving one
+└── Outdated            HR-VERIFY-OUTDATED      the last report is of other rows than those served now
 """
 
 from __future__ import annotations

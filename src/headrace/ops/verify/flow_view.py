@@ -171,6 +171,16 @@ class FlowView:
         """Compare the topic with the derived rows, and the view with the topic. This is for views whose rows depend on
         an order that only the topic has.
         """
+        if generation.continues >= 0:
+            report.unprovable += [
+                Unprovable(
+                    generation.output, int(number), offset, "a switch copied the rows, without their order"
+                )
+                for number, offset in sorted(generation.output_starts.items())
+                if offset
+            ]
+            report.unprovable_rows += self.scratch.exclude("TRUE")
+            return
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             topic = FlowTopic(self.cluster, self.flow, self.derivations, Path(name), self.sample)
             topic_report = Report(app=report.app, what="flow", name=self.flow.name, topic=generation.output)

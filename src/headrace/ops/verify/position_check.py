@@ -46,6 +46,7 @@ class _NamedBatches:
     """The batch that the position names in each of the three ways."""
 
     generations: dict[int, Generation] = field(default_factory=dict)
+    """By number, the record of the generation for the topic that the view follows, else its newest record."""
     by_number: Batch | None = None
     by_offsets: Batch | None = None
     by_record: Batch | None = None
@@ -160,21 +161,33 @@ def _behind(newest: Progress, snapshot: StoreSnapshot) -> int:
 
 
 def _find_batches(cluster: Cluster, topic: str, snapshot: StoreSnapshot) -> _NamedBatches:
-    named = _NamedBatches()
+    named, written, last = _NamedBatches(), "", None
     for offset, record in _records(cluster, topic):
         if isinstance(record, Generation):
-            named.generations[record.generation] = record
+            known = named.generations.get(record.generation)
+            if known is None or known.output_id != snapshot.topic_id:
+                named.generations[record.generation] = record
+            if record.generation == snapshot.generation:
+                written = record.output_id
+                if (
+                    last is not None
+                    and written == snapshot.topic_id
+                    and _is_at_start(record, snapshot.offsets)
+                ):
+                    # The generation continued in another topic after this batch, and so did the view.
+                    named.by_offsets = last
             continue
         if not isinstance(record, Batch) or record.generation != snapshot.generation:
             continue
+        last = record
         if record.batch == snapshot.batch:
             named.by_number = record
         if offset + 1 == snapshot.progress_offset:
             named.by_record = record
         # A batch without rows ends where the previous batch ends. Then the batch number decides.
-        if _is_at(named.generations[record.generation], record, snapshot.offsets) and (
-            named.by_offsets is None or record.batch <= snapshot.batch
-        ):
+        is_at = _is_at(named.generations[record.generation], record, snapshot.offsets)
+        is_in_topic = written == snapshot.topic_id
+        if is_at and is_in_topic and (named.by_offsets is None or record.batch <= snapshot.batch):
             named.by_offsets = record
     return named
 
@@ -199,6 +212,10 @@ def _is_at(generation: Generation, batch: Batch, offsets: dict[int, int]) -> boo
         offsets.get(number, 0) == end or (end == starts.get(str(number), 0) and offsets.get(number, 0) <= end)
         for number, end in _ends(generation, batch).items()
     )
+
+
+def _is_at_start(generation: Generation, offsets: dict[int, int]) -> bool:
+    return offsets == {int(number): start for number, start in generation.output_starts.items()}
 
 
 def _offsets_text(offsets: dict[int, int]) -> str:

@@ -46,10 +46,12 @@ class Difference(msgspec.Struct, frozen=True):
     found: dict[str, Any] | None
     columns: list[str] = []
     """The columns that differ."""
+    topic: str = ""
+    """The flow's stable topic, if the row there differs from the row of the serving generation; else empty."""
 
     def lines(self) -> list[str]:
         key = ", ".join(f"{name}={_short(value)}" for name, value in self.key.items())
-        lines = [f"{self.kind:<9}  {key}"]
+        lines = [f"{self.kind:<9}  {key}" + (f" in {self.topic}" if self.topic else "")]
         if self.kind == "different":
             assert self.expected is not None
             assert self.found is not None
@@ -87,6 +89,9 @@ class Report(msgspec.Struct, kw_only=True):
     name: str
     topic: str
     """The topic's name in the log."""
+    topic_id: str = ""
+    view_digest: str = ""
+    """A digest of the declarations that the view is built from (``headrace.ops.verify.outdated``)."""
     flow: str = ""
     """The flow that writes the topic; empty if no flow writes it."""
     generation: int = 0
@@ -130,18 +135,6 @@ class Report(msgspec.Struct, kw_only=True):
     def rejected_percent(self) -> float:
         """Late and dead records, in percent of the records that were read."""
         return 100 * (self.late + self.dead) / self.records if self.records else 0.0
-
-    def outdated_line(self, serving: int) -> str:
-        """Return why the result says nothing about the rows that are served now; empty if it does.
-
-        ``serving`` is the generation that the flow serves now; 0 if no flow writes the topic.
-        """
-        if serving == self.generation:
-            return ""
-        return (
-            f"{self.what} {self.name}: outdated: {self.verdict} for generation {self.generation}, but generation"
-            f" {serving} serves now"
-        )
 
     @property
     def proven(self) -> bool:

@@ -2,7 +2,8 @@
 
 For a view of a flow's topic, the flow's function derives the rows again, up to the view's batch, and the rows are
 compared. This uses no code of followers. For a view of a topic that no flow writes, the rows are compared with the last
-record of each key. A flow's topic must have every derived row once.
+record of each key. A flow's topic must have every derived row once. If the flow was rebuilt, its stable topic, which
+other readers read, must have the rows of the generation that serves.
 
 A proven report covers one step: from the flow's input topics to the served rows. ``Verifier.all`` verifies all steps of
 an app, including the topics of flows. Together these reports prove every step from the app's input topics to the views.
@@ -23,6 +24,7 @@ from headrace.files import make_private_dir
 from headrace.model.declarations import Flow, View
 from headrace.model.graph import order
 from headrace.ops.verify.errors import CannotVerify
+from headrace.ops.verify.outdated import view_digest
 from headrace.ops.verify.report import Report, save_report
 from headrace.ops.verify.snapshot import read_snapshot
 from headrace.settings import Settings
@@ -131,6 +133,7 @@ class Verifier:
             try:
                 report = Report(app=self._app.name, what="view", name=view.name, topic=snapshot.topic)
                 report.generation, report.batch = snapshot.generation, snapshot.batch
+                report.topic_id, report.view_digest = snapshot.topic_id, view_digest(self._app, view)
                 report.offsets = {str(number): offset for number, offset in snapshot.offsets.items()}
                 flow = self._app.writer_of(view.topic)
                 report.flow = flow.name if flow is not None else ""
@@ -157,11 +160,13 @@ class Verifier:
     def flow(self, flow: Flow, through: tuple[int, int] | None = None) -> Report:
         """Verify a flow's topic up to ``through``, a generation and a batch. None means the newest batch."""
         from headrace.ops.verify.flow_topic import FlowTopic
+        from headrace.ops.verify.stable_topic import StableTopic
 
         began_ms, started_s = time.time_ns() // 1_000_000, time.monotonic()
         with self._folder() as folder:
             topic = FlowTopic(self._cluster, flow, self._require_derivations(flow), folder, self._sample)
             report = topic.check(self._app, through)
+            StableTopic(self._cluster, flow, folder, self._sample, self._say).check(report)
         return self._save(report, began_ms, started_s)
 
     def _require_derivations(self, flow: Flow) -> Derivations:

@@ -12,12 +12,12 @@ from msgspec import Meta
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
-from headrace.client.generations import GenerationsCache
 from headrace.errors import HeadraceError
 from headrace.model.declarations import View
 from headrace.model.store import OnRead
 from headrace.ops.lag.lag import Lag
-from headrace.ops.verify.report import TOPIC, Report, flow_of, last_reports
+from headrace.ops.verify.outdated import OutdatedProofs
+from headrace.ops.verify.report import TOPIC, Report, last_reports
 from headrace.serve.http.context import ServeContext
 from headrace.serve.http.route import Feature, Request, Response, ResponseDoc, Route, json_response
 from headrace.serve.http.tokens import READ_VIEW
@@ -240,7 +240,7 @@ class _Verdicts:
     def __init__(self, cluster: Cluster, app: App) -> None:
         self._cluster = cluster
         self._app = app
-        self._generations = GenerationsCache(cluster)
+        self._outdated = OutdatedProofs(cluster, app)
         self._ends: dict[int, int] = {}
         self._reports: list[Report] = []
 
@@ -258,15 +258,9 @@ class _Verdicts:
         return {report.name: self._verdict(report) for report in self._reports}
 
     def _verdict(self, report: Report) -> LastVerdict:
-        """A result belongs to a generation. It says nothing about the rows of another one."""
-        outdated = report.outdated_line(self._serving(report))
+        outdated = self._outdated.line(report)
         verdict = "outdated" if outdated else report.verdict
         return LastVerdict(verdict, outdated or report.line(), report.began_ms, report.seconds)
-
-    def _serving(self, report: Report) -> int:
-        flow = flow_of(self._app, report)
-        generations = self._generations.get(flow) if flow is not None else None
-        return report.generation if generations is None else generations.serving
 
 
 _INTERVAL_S = 1.0

@@ -13,6 +13,7 @@ from msgspec import Meta
 from headrace.clock import time_json
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir, private
+from headrace.ops.verify.outdated import OutdatedProofs
 from headrace.ops.verify.report import Report
 from headrace.serve.errors import ProofInProgress, ProofNotAvailable, ShuttingDown
 from headrace.serve.http.context import ServeContext
@@ -43,12 +44,18 @@ class Proof(msgspec.Struct, frozen=True):
     different: int = 0
     code: str = ""
     hint: str = ""
+    generation: int = 0
+    view_digest: str = ""
+    topic_id: str = ""
 
     @classmethod
     def of(cls, report: Report) -> Proof:
         return cls(
             *(report.began_ms, report.seconds, report.verdict, report.line(), report.lines()[:_LINES_MAX]),
             *(report.records, report.found_rows, report.missing, report.extra, report.different),
+            generation=report.generation,
+            view_digest=report.view_digest,
+            topic_id=report.topic_id,
         )
 
     @classmethod
@@ -63,7 +70,8 @@ class LastProof(msgspec.Struct, frozen=True, kw_only=True):
     at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
     at_ms: int
     seconds: float
-    verdict: Literal["proven", "different", "unprovable", "failed"]
+    verdict: Literal["proven", "different", "unprovable", "failed", "outdated"]
+    """``outdated``: the proof is of other rows than those that are served now."""
     line: str
     lines: list[str]
     records: int
@@ -143,6 +151,7 @@ class Proofs(Feature):
         )
         self._file = ProofFile(context.data / "serve" / f"{context.app.name}-proofs.json")
         self._lock = threading.Lock()
+        self._outdated = OutdatedProofs(context.cluster, context.app)
         self._running: _RunningProof | None = None
         self._closed = False
 
@@ -190,12 +199,18 @@ class Proofs(Feature):
         running, last = self._running, self._file.find(view)
         last_document = None
         if last is not None:
-            last_document = msgspec.convert(
-                {**msgspec.to_builtins(last), "at": time_json(last.at_ms)}, LastProof
-            )
+            last_document = self._document(view, last)
         if running is not None and running.view == view:
             return ProofStatus(view, "running", self._progress(running), last_document)
         return ProofStatus(view, "idle" if last is None else "done", None, last_document)
+
+    def _document(self, view: str, last: Proof) -> LastProof:
+        fields = {**msgspec.to_builtins(last), "at": time_json(last.at_ms)}
+        why = "" if last.verdict == "failed" else self._outdated.why(view, last)
+        if why:
+            line = f"view {view}: outdated: {last.verdict}, but {why}"
+            fields |= {"verdict": "outdated", "line": line, "lines": [line, *last.lines]}
+        return msgspec.convert(fields, LastProof)
 
     def _progress(self, running: _RunningProof) -> ProofProgress:
         tasks = self._prover.tasks()

@@ -47,5 +47,5 @@ export const VERDICTS = {
   proven: { state: "good", short: "proven", text: "Proven: the served rows equal the rows derived from the log." },
   different: { state: "bad", short: "NOT AS DERIVED", text: "NOT AS DERIVED: the served rows differ from the rows derived from the log." },
   unprovable: { state: "warn", short: "unprovable in part", text: "Unprovable in part: the log has deleted some of the input." },
-  outdated: { state: "warn", short: "outdated", text: "Outdated: this result is of another generation than the one that serves." },
+  outdated: { state: "warn", short: "outdated", text: "Outdated: this result is of other rows than those that are served now." },
 };
