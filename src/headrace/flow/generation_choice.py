@@ -14,7 +14,9 @@ from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
+from headrace.flow.errors import InputReplaced
 from headrace.flow.ownership import expect_owner
+from headrace.flow.upstream import find_upstream, why_unreadable
 from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = [
@@ -32,13 +34,29 @@ Note = Callable[[str], None]
 def choose_generation(context: FlowContext) -> Entry:
     """Return the generation to derive: the serving one if the function began it, else the newest that it began.
 
-    If it began none, return the serving generation. Opening that one raises ``FlowChanged``.
+    Prefer a generation whose inputs can still be read. If there is none, or the function began none, return the serving
+    generation. Opening that one raises the error.
     """
     generations = generations_of(context.cluster, context.flow)
     if generations is None:
         return first_entry(context)
     entries = derivable(context, generations)
-    return entries[0] if entries else generations.serving_entry
+    readable = [entry for entry in entries if _has_readable_inputs(context, entry)]
+    return (readable or entries or [generations.serving_entry])[0]
+
+
+def _has_readable_inputs(context: FlowContext, entry: Entry) -> bool:
+    """Whether no flow upstream has switched to a generation whose rows this generation does not read."""
+    progress = current(context.cluster, entry.progress)
+    logs = {source.topic: source.log for source in progress.generation.inputs} if progress else {}
+    for topic in context.flow.reads:
+        upstream = find_upstream(context.cluster, context.app, topic) if topic.name in logs else None
+        if upstream is None:
+            continue
+        error = why_unreadable(context.flow, topic, logs[topic.name], upstream, is_kept=bool(entry.kept_ms))
+        if isinstance(error, InputReplaced):
+            return False
+    return True
 
 
 def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]:
@@ -48,7 +66,9 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
 
 
 def needs_new_generation(context: FlowContext) -> bool:
-    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt."""
+    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt, or
+    switched and no generation of this function reads the new rows.
+    """
     generations = generations_of(context.cluster, context.flow)
     if generations is None:
         return True
@@ -58,7 +78,9 @@ def needs_new_generation(context: FlowContext) -> bool:
         and progress is not None
         and progress.generation.latency == context.flow.latency
     )
-    return not is_same or bool(upstream_being_built(context))
+    if not is_same or upstream_being_built(context):
+        return True
+    return not any(_has_readable_inputs(context, entry) for entry in derivable(context, generations))
 
 
 def upstream_being_built(context: FlowContext) -> str:

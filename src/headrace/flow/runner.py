@@ -277,7 +277,9 @@ class FlowRunner:
                     engine.state, self._generations.get(self._flow)
                 ):
                     raise GenerationMoved(self._flow.name, self._number)
-            except (FlowFenced, GenerationMoved):
+                # Without new records there is no batch that would find a switch of a flow upstream.
+                engine.upstream.expect_same()
+            except (FlowFenced, GenerationMoved, InputReplaced, SwitchUnderWay):
                 engine.stop()
                 raise
 
