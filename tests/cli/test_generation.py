@@ -39,6 +39,12 @@ bikes = app.table("NAME-bikes", Ride, key="bike")
 def flow(rides):
     return rides
 
+totals = app.table("NAME-totals", Ride, key="bike")
+
+@app.flow(reads=[bikes], writes=totals, name="NAME-sum")
+def sum_bikes(bikes):
+    return bikes
+
 app.view("NAME_bikes", bikes)
 """
 
@@ -58,14 +64,16 @@ class RebuiltFlow:
         self.app = f"{module}:app"
         from headrace.cli.app_loader import load_app
 
-        self.flow: Flow = load_app(self.app).flows[0]
+        self.flow, self.downstream = load_app(self.app).flows
         self.topic = self.flow.writes.name
 
-    def write(self, entry: Entry, rows: Mapping[str, int]) -> None:
+    def write(
+        self, entry: Entry, rows: Mapping[str, int], flow: Flow | None = None, reads: str | None = None
+    ) -> None:
         """Write a generation and its only batch, as its driver would."""
-        flow, cluster = self.flow, self.cluster
+        flow, cluster = flow or self.flow, self.cluster
         cluster.ensure_topic(entry.progress, 1)
-        source = cluster.ensure_topic(flow.reads[0].name, 1)
+        source = cluster.ensure_topic(reads or flow.reads[0].name, 1)
         output_id = ensure_derived(cluster, flow.writes, entry.topic, 1)
         assert flow.writes.schema is not None
         writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
@@ -123,9 +131,10 @@ class RebuiltFlow:
                 found[key] = json.loads(message.value())["minutes"]
         return found
 
-    def roles(self) -> dict[int, str]:
+    def roles(self, flow: Flow | None = None) -> dict[int, str]:
         listed = self.headrace.run("generation", "list", self.app, "--json")
-        return {row["generation"]: row["role"] for row in listed.json}
+        name = (flow or self.flow).name
+        return {row["generation"]: row["role"] for row in listed.json if row["flow"] == name}
 
 
 @pytest.fixture
@@ -192,3 +201,53 @@ def test_a_generation_that_does_not_exist_is_refused_with_those_that_do(rebuilt:
     assert result.code == 1
     assert "has no generation 7" in result.err
     assert "its generations are: 1, 2" in result.err
+
+
+@pytest.fixture
+def chain(rebuilt: RebuiltFlow) -> RebuiltFlow:
+    """Two flows, of which the second reads the rows of the first. Both have switched to generation 2."""
+    topic, downstream = rebuilt.topic, rebuilt.downstream
+    first = Entry(1, downstream.progress_topic, downstream.writes.name, "old", "first start", 1)
+    rebuilt.write(first, {"b1": 1}, downstream, topic)
+    _begin_downstream(rebuilt, f"{topic}.g2")
+    switched = rebuilt.headrace.run("generation", "switch", rebuilt.app, rebuilt.flow.name, "2", "--yes")
+    assert switched.code == 0, switched.err
+    assert rebuilt.roles() == rebuilt.roles(downstream) == {1: "kept", 2: "serving"}
+    return rebuilt
+
+
+def _begin_downstream(rebuilt: RebuiltFlow, topic: str) -> None:
+    with GenerationsWriter(rebuilt.cluster, rebuilt.downstream) as writer:
+        entry = writer.begin_generation("new", "requested")
+    rebuilt.write(entry, {"b1": 2}, rebuilt.downstream, topic)
+
+
+def test_switch_back_is_refused_if_a_flow_downstream_would_go_on_with_the_other_rows(
+    chain: RebuiltFlow,
+) -> None:
+    command, view = chain.headrace, chain.topic.replace("-bikes", "_bikes")
+    refused = command.run("view", "switch", chain.app, view, "--back")
+    assert refused.code == 1
+    # The first generation downstream has read the stable topic, which now has the difference.
+    assert f"flow {chain.downstream.name} has no generation of the rows of generation 1" in refused.err
+    assert chain.roles() == chain.roles(chain.downstream) == {1: "kept", 2: "serving"}
+    alone = command.run("generation", "switch", chain.app, chain.flow.name, "1", "--yes")
+    assert alone.code == 0, alone.err
+    assert f"headrace flow rebuild {chain.app} {chain.downstream.name}" in alone.err
+
+
+def test_switch_back_lets_the_flows_downstream_switch_back_first(chain: RebuiltFlow) -> None:
+    command, flow, view = chain.headrace, chain.flow, chain.topic.replace("-bikes", "_bikes")
+    with GenerationsWriter(chain.cluster, flow) as writer:
+        third = writer.begin_generation("newest", "requested")
+    chain.write(third, {"b1": 3})
+    _begin_downstream(chain, third.topic)
+    assert command.run("generation", "switch", chain.app, flow.name, "3", "--yes").code == 0
+    back = command.run("view", "switch", chain.app, view, "--back", "--json")
+    assert [(row["flow"], row["before"], row["now"]) for row in back.json] == [
+        (chain.downstream.name, 3, 2),
+        (flow.name, 3, 2),
+    ], back.err
+    assert chain.rows() == {"b1": 1, "b2": 20, "b4": 4}
+    roles = {1: "kept", 2: "serving", 3: "kept"}
+    assert chain.roles() == chain.roles(chain.downstream) == roles

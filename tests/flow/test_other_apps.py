@@ -23,7 +23,7 @@ from headrace.model.declarations import Flow
 from headrace.model.errors import AppMistakes
 from headrace.model.generations import Switch
 from headrace.ops.schemas.start import expect_history_fits
-from headrace.runtime.beside import OtherApps
+from headrace.runtime.generation_notices import GenerationNotices
 from headrace.settings import SwitchSettings
 from tests.flow.topic_contents import last_values
 from tests.verify.planted_faults import verifier
@@ -107,7 +107,7 @@ def test_a_topic_of_a_flow_that_the_app_no_longer_declares_is_refused(apps: Apps
 
 def test_a_switch_of_another_app_is_reported_once(apps: Apps) -> None:
     lines: list[str] = []
-    others = OtherApps(
+    others = GenerationNotices(
         apps.world.cluster, apps.reader(apps.lengths.name, Length, apps.first.name), lines.append
     )
     others.poll()

@@ -27,6 +27,7 @@ from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
 from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
+from headrace.runtime.generation_notices import GenerationNotices
 from headrace.runtime.part import Part
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
 from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
@@ -128,6 +129,8 @@ class Run:
         if self._with_views:
             self._start_server()
         self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        notices = GenerationNotices(self.cluster, self.app, self.note)
+        self.start_part(Part("notices", notices.run, self.stop_requested))
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
