@@ -41,9 +41,9 @@ def flow(rides):
 
 totals = app.table("NAME-totals", Ride, key="bike")
 
-@app.flow(reads=[bikes], writes=totals, name="NAME-sum")
-def sum_bikes(bikes):
-    return bikes
+@app.flow(reads=[rides, bikes], writes=totals, name="NAME-join")
+def join(rides, bikes):
+    return rides.join(bikes.select("bike"), "bike")
 
 app.view("NAME_bikes", bikes)
 """
@@ -73,7 +73,8 @@ class RebuiltFlow:
         """Write a generation and its only batch, as its driver would."""
         flow, cluster = flow or self.flow, self.cluster
         cluster.ensure_topic(entry.progress, 1)
-        source = cluster.ensure_topic(reads or flow.reads[0].name, 1)
+        source_topic = flow.reads[-1]
+        source = cluster.ensure_topic(reads or source_topic.name, 1)
         output_id = ensure_derived(cluster, flow.writes, entry.topic, 1)
         assert flow.writes.schema is not None
         writer = TransactionalWriter(cluster, transactional_id_of(flow, entry), "a test")
@@ -82,7 +83,7 @@ class RebuiltFlow:
             flow=flow.name,
             generation=entry.number,
             fingerprint=entry.fingerprint,
-            inputs=[Input(flow.reads[0].name, source.name, source.id, "events", {"0": 0})],
+            inputs=[Input(source_topic.name, source.name, source.id, source_topic.kind, {"0": 0})],
             output=entry.topic,
             output_id=output_id,
             key=["bike"],
@@ -162,7 +163,10 @@ def test_list_shows_the_role_and_the_topics_of_each_generation(rebuilt: RebuiltF
 
 def test_compare_counts_and_shows_the_keys_that_differ(rebuilt: RebuiltFlow) -> None:
     result = rebuilt.headrace.run("generation", "compare", rebuilt.app, rebuilt.flow.name, "2")
-    assert "3 and 3 keys; 1 gone, 1 changed, 1 new" in result.err
+    assert (
+        "3 and 3 rows, 3 and 3 keys; 1 gone, 1 changed, 1 new; late 0 % and 0 %, dead 0 % and 0 %"
+        in result.err
+    )
     assert [line.split()[:2] for line in result.lines[1:]] == [
         ["gone", "b3"],
         ["changed", "b2"],
@@ -178,11 +182,24 @@ def test_switch_publishes_the_difference_and_drop_ends_the_way_back(rebuilt: Reb
     assert command.run("generation", "switch", rebuilt.app, name, "2", "--yes").code == 0
     assert rebuilt.rows() == {"b1": 1, "b2": 20, "b4": 4}
     assert rebuilt.roles() == {1: "kept", 2: "serving"}
+    _expect_last_report(rebuilt)
     assert command.run("generation", "drop", rebuilt.app, name, "1", "--yes").code == 0
     assert rebuilt.roles() == {2: "serving"}
     unknown = command.run("generation", "switch", rebuilt.app, name, "1", "--yes")
     assert unknown.code == 1
     assert f"flow {name} has no generation 1" in unknown.err
+
+
+def _expect_last_report(rebuilt: RebuiltFlow) -> None:
+    """The report of the switch is readable afterwards."""
+    last = rebuilt.headrace.run("generation", "compare", rebuilt.app, rebuilt.flow.name, "--json")
+    (report,) = last.json
+    assert (report["before"], report["after"], report["counts"]["gone"]) == (1, 2, 1)
+    assert [(sample["kind"], sample["key"]) for sample in report["samples"]] == [
+        ("gone", "b3"),
+        ("changed", "b2"),
+        ("new", "b4"),
+    ]
 
 
 def test_view_switch_back_lets_the_previous_generation_serve_again(rebuilt: RebuiltFlow) -> None:

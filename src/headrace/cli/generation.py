@@ -89,12 +89,25 @@ def _row(cluster: Cluster, flow: Flow, generations: FlowGenerations, entry: Entr
     examples="""
     headrace generation compare examples.shop:app sum_revenue 2
     headrace generation compare examples.shop:app sum_revenue 2 --json
+    headrace generation compare examples.shop:app sum_revenue
     """,
 )
-def compare(session: Session, app: AppName, flow: FlowName, generation: Number) -> None:
+def compare(
+    session: Session,
+    app: AppName,
+    flow: FlowName,
+    generation: Annotated[
+        int,
+        typer.Argument(
+            metavar="[GENERATION]",
+            help="The number of the generation; none for the report of the last switch.",
+        ),
+    ] = 0,
+) -> None:
     """Compare the rows of a generation with those that readers of the flow's topic see.
 
-    It prints how many keys are gone, changed and new, the shares of late and dead records, and a few examples of each.
+    It prints the numbers of rows and of keys, how many keys are gone, changed and new, the shares of late and dead
+    records, and a few examples of each. Without GENERATION, it prints the report of the flow's last switch.
     """
     from headrace.client.generations import generations_of
     from headrace.flow.switch.operation import Comparison
@@ -105,17 +118,30 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
     generations = generations_of(cluster, declared)
     if generations is None:
         raise GenerationUnknown(flow, generation, ())
+    if not generation:
+        _print_report(session, _last_report(generations))
+        return
     with Comparison(cluster, declared, generations.expect(generation)) as comparison:
         report = comparison.report(generations)
     _print_report(session, report)
 
 
+def _last_report(generations: FlowGenerations) -> SwitchReport:
+    from headrace.flow.switch.operation import SwitchRefused
+    from headrace.flow.switch.report import SwitchReport
+
+    recorded = generations.switches[-1].report if generations.switches else None
+    if recorded is None:
+        raise SwitchRefused(
+            f"flow {generations.flow} has no report of its last switch",
+            detail="it has not switched, or the difference of its last switch is not published yet",
+            hint="headrace generation compare MODULE:APP FLOW GENERATION compares a generation now",
+        )
+    return SwitchReport.from_json(recorded)
+
+
 def _print_report(session: Session, report: SwitchReport) -> None:
-    before, after = report.shares_before, report.shares_after
-    session.out.note(
-        f"{report.line()}; late {before.late_percent:g} % and {after.late_percent:g} %, dead"
-        f" {before.dead_percent:g} % and {after.dead_percent:g} %"
-    )
+    session.out.note(report.line())
     if session.out.as_json:
         session.out.table([report.to_json()])
         return

@@ -53,13 +53,16 @@ CREATE TEMP TABLE differing AS
 
 @dataclass(frozen=True, slots=True)
 class DifferenceCounts:
-    """Numbers of keys."""
+    """Numbers of keys, and of rows."""
 
     before: int
     after: int
     gone: int
     changed: int
     new: int
+    rows_before: int = 0
+    rows_after: int = 0
+    """If a row replaces the earlier rows of its key, only the last one counts."""
 
     @property
     def is_empty(self) -> bool:
@@ -127,6 +130,8 @@ class Difference:
             gone=gone,
             changed=differing - gone - new,
             new=new,
+            rows_before=self._one("SELECT count(*) FROM before"),
+            rows_after=self._one("SELECT count(*) FROM after"),
         )
 
     def _one(self, sql: str) -> int:

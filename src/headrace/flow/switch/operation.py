@@ -251,7 +251,7 @@ class SwitchOperation:
                 hint="compare the rows, then accept the difference:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {entry.number}",
             )
-        self._commit(comparison.difference, old)
+        self._commit(comparison.difference, old, report)
         return report
 
     def complete_unpublished(self, *, accepts_behind: bool = False) -> None:
@@ -315,7 +315,7 @@ class SwitchOperation:
         name = f"flow {self._flow.name}"
         TransactionalWriter(self._cluster, transactional_id_of(self._flow, entry), name).close()
 
-    def _commit(self, difference: Difference, old: Entry) -> None:
+    def _commit(self, difference: Difference, old: Entry, report: SwitchReport) -> None:
         assert self._generations is not None
         self._write(self._generations, sealed=True, lease_ms=_COMMIT_LEASE_MS)
         self._is_committing = True
@@ -332,7 +332,7 @@ class SwitchOperation:
             for record in difference.changes(self._header()):
                 writer.send_one(record)
                 published += 1
-            self._writer.send(self._generations.switched(published, now_ms))
+            self._writer.send(self._generations.switched(published, now_ms, report=report.to_json()))
             writer.flush()
             writer.commit()
         except BaseException:
