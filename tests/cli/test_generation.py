@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.committed_records import committed
+from faults.wait import until
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_derived
 from headrace.client.generations import transactional_id_of
@@ -211,6 +212,24 @@ def test_view_switch_back_lets_the_previous_generation_serve_again(rebuilt: Rebu
     assert back.json == [{"flow": rebuilt.flow.name, "before": 2, "now": 1, "published_keys": 3}], back.err
     assert rebuilt.rows() == {"b1": 1, "b2": 2, "b3": 3}
     assert rebuilt.roles() == {1: "serving", 2: "kept"}
+
+
+@pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("view", "follow")])
+def test_a_process_that_serves_or_follows_says_that_another_generation_serves(
+    rebuilt: RebuiltFlow, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command, log = rebuilt.headrace, tmp_path / "printed"
+    arguments = (*words, rebuilt.app, "--data", str(tmp_path))
+    with (
+        open(log, "wb") as output,
+        command.started(*arguments, stderr=output, stdout=output) as process,
+    ):
+        until(lambda: process.poll() is not None or b"rental" in log.read_bytes(), "the process runs")
+        switched = command.run("generation", "switch", rebuilt.app, rebuilt.flow.name, "2", "--yes")
+        assert switched.code == 0, switched.err
+        line = f"topic {rebuilt.topic} of app {rebuilt.name}: generation 2 serves now, after generation 1"
+        until(lambda: line in log.read_text() or process.poll() is not None, "the process says so")
+        assert line in log.read_text()
 
 
 def test_a_generation_that_does_not_exist_is_refused_with_those_that_do(rebuilt: RebuiltFlow) -> None:

@@ -105,22 +105,24 @@ def test_a_topic_of_a_flow_that_the_app_no_longer_declares_is_refused(apps: Apps
         apps.check(app)
 
 
-def test_a_switch_of_another_app_is_reported_once(apps: Apps) -> None:
+def test_a_generation_and_a_switch_of_another_app_are_reported_once(apps: Apps) -> None:
     lines: list[str] = []
-    others = GenerationNotices(
+    notices = GenerationNotices(
         apps.world.cluster, apps.reader(apps.lengths.name, Length, apps.first.name), lines.append
     )
-    others.poll()
+    notices.poll()
     with GenerationsWriter(apps.world.cluster, apps.flow) as writer:
         entry = writer.begin_generation("other", "a test")
+        notices.poll()
         before = find_generations(apps.world.cluster, apps.lengths.name)
         assert before is not None
         switch = Switch(before.serving, entry.number, 0, 7)
         writer.write(msgspec.structs.replace(before, serving=entry.number, switches=(switch,)))
-    others.poll()
-    others.poll()
-    (line,) = lines
-    assert f"generation {entry.number} serves now, after generation 1; 7 records" in line
+    notices.poll()
+    notices.poll()
+    began, switched = lines
+    assert f"generation {entry.number} begins (a test); it is derived beside generation 1" in began
+    assert f"generation {entry.number} serves now, after generation 1; 7 records" in switched
 
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

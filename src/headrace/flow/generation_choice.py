@@ -25,6 +25,7 @@ __all__ = [
     "derivable",
     "first_entry",
     "needs_new_generation",
+    "resting_entry",
     "upstream_being_built",
 ]
 
@@ -63,6 +64,13 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
     """Return the generations that the function began: the serving one first, then the newest first."""
     mine = [entry for entry in generations.entries if entry.fingerprint == context.compiled.fingerprint]
     return sorted(mine, key=lambda entry: (entry.number != generations.serving, -entry.number))
+
+
+def resting_entry(generations: FlowGenerations, fingerprint: str) -> Entry | None:
+    """Return the serving generation if a process with this function builds another one but cannot derive this one."""
+    entry, building = generations.serving_entry, generations.building
+    is_replaced = building is not None and building.fingerprint == fingerprint != entry.fingerprint
+    return entry if is_replaced else None
 
 
 def needs_new_generation(context: FlowContext) -> bool:

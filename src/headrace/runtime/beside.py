@@ -43,6 +43,11 @@ class BesideFlows:
         with self._lock:
             self._contexts[context.flow.name] = context
 
+    @property
+    def runners(self) -> list[FlowRunner]:
+        """The runners that are not in ``run.flows``."""
+        return [*self._beside.values()]
+
     def run(self, stop: threading.Event) -> None:
         while not stop.wait(_CHECK_S):
             with self._lock:

@@ -24,7 +24,7 @@ _JOIN_S = 1.0
 
 
 class GenerationNotices:
-    """Watches the topics that an app declares, also those of other apps. The first ``poll`` prints nothing."""
+    """Watches the topics that an app declares, also those of other apps. The first ``poll`` only reads what exists."""
 
     def __init__(self, cluster: Cluster, app: Declared, note: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -33,13 +33,21 @@ class GenerationNotices:
         self._end = -2
         self._known: dict[str, FlowGenerations] = {}
 
-    def run(self, stop: threading.Event) -> None:
-        while True:
-            # If the log does not respond, the other parts report it.
-            with suppress(LogError):
-                self.poll()
-            if stop.wait(_CHECK_S):
-                return
+    def start(self, stop: threading.Event) -> Part:
+        """Poll in a thread. Changes after this call are printed."""
+        self._poll_if_possible()
+        part = Part("notices", self._run, stop)
+        part.start()
+        return part
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(_CHECK_S):
+            self._poll_if_possible()
+
+    def _poll_if_possible(self) -> None:
+        # If the log does not respond, the other parts report it.
+        with suppress(LogError):
+            self.poll()
 
     def poll(self) -> None:
         end = end_of_generations(self._cluster)
@@ -62,8 +70,7 @@ class GenerationNotices:
 def noting_generations(cluster: Cluster, app: Declared, note: Callable[[str], None]) -> Iterator[None]:
     """Print the lines until the block ends."""
     stop = threading.Event()
-    part = Part("notices", GenerationNotices(cluster, app, note).run, stop)
-    part.start()
+    part = GenerationNotices(cluster, app, note).start(stop)
     try:
         yield
     finally:

@@ -10,13 +10,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from headrace.app import App
 from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
 from headrace.client.earlier_names import keep_earlier_names
+from headrace.client.generations import generations_of
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
@@ -28,7 +30,7 @@ from headrace.ops.lag.monitor import LagMonitor
 from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
 from headrace.runtime.generation_notices import GenerationNotices
-from headrace.runtime.part import Part
+from headrace.runtime.part import Part, close_together
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
 from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
 from headrace.stores.registry import open_reader, open_writer
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.model.schema import Schema
     from headrace.ops.alerts.command import AlertCommand
     from headrace.ops.alerts.watch import AlertWatch
+    from headrace.runtime.beside import BesideFlows
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
     from headrace.serve.http.request_log import LogFile
@@ -52,7 +55,9 @@ __all__ = ["Run"]
 _FLOW_START_S = 120.0
 _STOP_S = 60.0
 _QUICK_S = 1.0
-"""With ``close(quickly=True)``: how long to wait for batches and other parts, for the JVM, and for the broker."""
+"""With ``close(quickly=True)``: how long to wait for batches and other parts, and then for all that must be closed."""
+_END_S = 0.8
+"""Within ``_QUICK_S``: after how long the JVM and the broker are killed."""
 _LAG_TIMEOUT_S = 3.0
 _TAKEN_OVER = "HR-FLOW-FENCED"
 
@@ -91,6 +96,7 @@ class Run:
         self.schemas: dict[str, Schema] = {}
         self.flows: list[FlowRunner] = []
         self.followers: list[Follower] = []
+        self._beside: BesideFlows | None = None
         self.proofs: Proofs | None = None
         """None until the flows have started."""
         self.alerts: AlertWatch | None = None
@@ -129,8 +135,7 @@ class Run:
         if self._with_views:
             self._start_server()
         self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
-        notices = GenerationNotices(self.cluster, self.app, self.note)
-        self.start_part(Part("notices", notices.run, self.stop_requested))
+        self.parts.append(GenerationNotices(self.cluster, self.app, self.note).start(self.stop_requested))
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -198,7 +203,7 @@ class Run:
             self.spark = start(self.settings, self.app.name, slots=slots, say=self.note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
-        beside = BesideFlows(self)
+        self._beside = beside = BesideFlows(self)
         for compiled in self.compiled:
             if self._only and compiled.flow.name not in self._only:
                 continue
@@ -215,7 +220,21 @@ class Run:
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
+            if self._rebuild_changed and not self._changed_only:
+                self._note_resting(compiled)
         self.start_part(Part("generations", beside.run, self.stop_requested))
+
+    def _note_resting(self, compiled: Compiled) -> None:
+        from headrace.flow.generation_choice import resting_entry
+
+        generations = generations_of(self.cluster, compiled.flow)
+        resting = resting_entry(generations, compiled.fingerprint) if generations is not None else None
+        if resting is not None:
+            self.note(
+                f"flow {compiled.flow.name}: generation {resting.number} serves, but rests until the switch and"
+                " afterwards, because this process has only the new function; headrace deploy keeps it deriving, in the"
+                " process with the old code"
+            )
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
@@ -383,49 +402,88 @@ class Run:
 
     # Stopping
 
+    @property
+    def _runners(self) -> list[FlowRunner]:
+        """The runners of all generations."""
+        return [*self.flows, *(self._beside.runners if self._beside is not None else ())]
+
     def announce_stop(self) -> None:
         """Say, once, what a stop by Ctrl-C waits for."""
         if self._stop_is_announced:
             return
         self._stop_is_announced = True
-        busy = ", ".join(runner.status.name for runner in self.flows if runner.is_busy)
+        waits = [f"the running batch of {runner.status.name}" for runner in self._runners if runner.is_busy]
+        waits += ["the function that writes events"] if self.feed else []
+        waits = list(dict.fromkeys(waits))
         self.note(
-            f"stopping{f', waiting for the running batch of {busy}' if busy else ''}; Ctrl-C again stops at once and"
-            " loses nothing"
+            f"stopping within about three seconds{f', after {_listed(waits)}' if waits else ''}; Ctrl-C again stops at"
+            " once and loses nothing"
         )
 
     def close(self, *, quickly: bool = False) -> None:
-        """Stop all parts, and the log last. ``quickly``: within seconds. A batch that takes longer runs again at the
-        next start.
+        """Stop all parts, and the log last. ``quickly``: within seconds, and the log together with the rest. A batch
+        that takes longer runs again at the next start.
         """
         if quickly:
             self._failed_before_stop = self.failed
-            for runner in self.flows:
+            for runner in self._runners:
                 runner.patience_s = _QUICK_S
         self.stop_requested.set()
         if quickly:
             self.announce_stop()
-        if self.proofs is not None:
-            self.proofs.cancel()
         if self.server is not None:
             self.server.request_stop() if quickly else self.server.stop()
-        self._join_parts(_QUICK_S if quickly else _STOP_S)
+        if self.proofs is not None:
+            # Cancel in another thread, because the JVM may not respond.
+            proofs = self.proofs
+            Part("cancelled proofs", lambda stop: proofs.cancel(), self.stop_requested).start()
+        if quickly:
+            self._join_parts(_QUICK_S)
+            self._close_at_once()
+            return
+        self._join_parts(_STOP_S)
         if self._alert_command is not None:
             self._alert_command.close()
-        if self.spark is not None and self._owns_spark:
-            from headrace.flow.spark.session import stop
-
-            stop(self.spark, patience_s=_QUICK_S, clean=False) if quickly else stop(self.spark)
+        self._stop_spark()
         if self.metrics is not None:
             self.metrics.close()
         if self._lag_monitor is not None:
             self._lag_monitor.close()
-        if self.server is not None and quickly:
-            self.server.stop(0)
         if self._access_log is not None:
             self._access_log.close()
         if self._broker is not None:
-            self._broker.stop(_QUICK_S) if quickly else self._broker.stop()
+            self._broker.stop()
+
+    def _stop_spark(self, **options: Any) -> None:
+        if self.spark is not None and self._owns_spark:
+            from headrace.flow.spark.session import stop
+
+            stop(self.spark, **options)
+
+    def _close_at_once(self) -> None:
+        """Close what is left, all at the same time, because each can hang: an alert's command, Spark, a request to the
+        log. What has not ended in time ends with this process. That the log stops meanwhile loses nothing: a batch is
+        in the log completely, or not at all.
+        """
+        closing: dict[str, Callable[[], object]] = {
+            "Spark": partial(self._stop_spark, patience_s=_END_S, clean=False)
+        }
+        if self._alert_command is not None:
+            closing["the alert command"] = partial(self._alert_command.close, 0)
+        if self.metrics is not None:
+            closing["metrics"] = self.metrics.close
+        if self._lag_monitor is not None:
+            closing["the lag monitor"] = self._lag_monitor.close
+        if self.server is not None:
+            closing["the server"] = partial(self.server.stop, 0)
+        if self._broker is not None:
+            closing["the broker"] = partial(self._broker.stop, _END_S)
+        unfinished = close_together(closing, _QUICK_S)
+        if unfinished:
+            self.note(f"ended without waiting longer for {_listed(unfinished)}; nothing is lost")
+        self.kill()
+        if self._access_log is not None:
+            self._access_log.close()
 
     def _join_parts(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
@@ -439,3 +497,7 @@ class Run:
         """Kill the embedded broker, before this process ends at once. The JVM ends with this process."""
         if self._broker is not None:
             self._broker.kill()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)
