@@ -26,6 +26,7 @@ __all__ = [
     "first_entry",
     "needs_new_generation",
     "resting_entry",
+    "resting_line",
     "upstream_being_built",
 ]
 
@@ -71,6 +72,19 @@ def resting_entry(generations: FlowGenerations, fingerprint: str) -> Entry | Non
     entry, building = generations.serving_entry, generations.building
     is_replaced = building is not None and building.fingerprint == fingerprint != entry.fingerprint
     return entry if is_replaced else None
+
+
+def resting_line(context: FlowContext) -> str:
+    """Return a line about a serving generation that rests; empty if it does not."""
+    generations = generations_of(context.cluster, context.flow)
+    resting = resting_entry(generations, context.compiled.fingerprint) if generations is not None else None
+    if resting is None:
+        return ""
+    return (
+        f"flow {context.flow.name}: generation {resting.number} serves, but rests until the switch and afterwards,"
+        " because this process has only the new function; headrace deploy keeps it deriving, in the process with the"
+        " old code"
+    )
 
 
 def needs_new_generation(context: FlowContext) -> bool:

@@ -18,12 +18,10 @@ from headrace.broker.net.address import split_names
 from headrace.client.cluster import Cluster
 from headrace.client.declared_topics import ensure_declared
 from headrace.client.earlier_names import keep_earlier_names
-from headrace.client.generations import generations_of
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
-from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
 from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
@@ -32,7 +30,7 @@ from headrace.runtime.embedded import BrokerChild, backup_environment, backup_op
 from headrace.runtime.generation_notices import GenerationNotices
 from headrace.runtime.part import Part, close_together
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
-from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
+from headrace.settings import Settings
 from headrace.stores.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -104,7 +102,7 @@ class Run:
         self._alert_command: AlertCommand | None = None
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
-        self._access_log: LogFile | None = None
+        self.access_log: LogFile | None = None
         self.note = note
         self._warn = warn or note
         self._rebuild_changed = rebuild_changed or changed_only
@@ -192,7 +190,7 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
-        from headrace.flow.generation_choice import needs_new_generation
+        from headrace.flow.generation_choice import needs_new_generation, resting_line
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
         from headrace.runtime.beside import BesideFlows
@@ -220,21 +218,10 @@ class Run:
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
-            if self._rebuild_changed and not self._changed_only:
-                self._note_resting(compiled)
+            resting = resting_line(context) if self._rebuild_changed and not self._changed_only else ""
+            if resting:
+                self.note(resting)
         self.start_part(Part("generations", beside.run, self.stop_requested))
-
-    def _note_resting(self, compiled: Compiled) -> None:
-        from headrace.flow.generation_choice import resting_entry
-
-        generations = generations_of(self.cluster, compiled.flow)
-        resting = resting_entry(generations, compiled.fingerprint) if generations is not None else None
-        if resting is not None:
-            self.note(
-                f"flow {compiled.flow.name}: generation {resting.number} serves, but rests until the switch and"
-                " afterwards, because this process has only the new function; headrace deploy keeps it deriving, in the"
-                " process with the old code"
-            )
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs
@@ -277,45 +264,9 @@ class Run:
 
     def _start_server(self) -> None:
         """Start this before Spark, so that clients can read the views immediately."""
-        listen = self.settings.serve.listen
-        if listen == SERVE_OFF or (listen is None and not self._page):
-            return
-        from headrace.serve.http.server import AddressTaken
+        from headrace.runtime.run_server import start_server
 
-        if listen is not None:
-            self.server = self._server(listen)
-        else:
-            try:
-                self.server = self._server(DEFAULT_SERVE_LISTEN)
-            except AddressTaken:
-                self.server = self._server(FREE_SERVE_LISTEN)
-            except MissingExtra as error:
-                self.note(f"the web UI is not available: {error}")
-                return
-        self.server.start()
-        self.note(f"the web UI is at {self.server.address}")
-        if self.server.pg_address:
-            self.note(f"PostgreSQL protocol at {self.server.pg_address}")
-
-    def _server(self, listen: str) -> Server:
-        from headrace.runtime.probe import RunProbe
-        from headrace.serve.http.request_log import LogFile
-        from headrace.serve.http.server import Server
-
-        settings = self.settings
-        path = settings.serve.access_log or settings.data / "access.log"
-        self._access_log = LogFile(path, settings.serve.access_log_bytes_max)
-        return Server(
-            self.app,
-            self.cluster,
-            settings.data,
-            settings.serve,
-            listen,
-            warn=self._warn,
-            log=self._access_log.write,
-            probe=RunProbe(self),
-            future_ms=settings.flow.future_ms,
-        )
+        start_server(self, page=self._page, warn=self._warn)
 
     def start_part(self, part: Part) -> None:
         self.parts.append(part)
@@ -414,11 +365,8 @@ class Run:
         self._stop_is_announced = True
         waits = [f"the running batch of {runner.status.name}" for runner in self._runners if runner.is_busy]
         waits += ["the function that writes events"] if self.feed else []
-        waits = list(dict.fromkeys(waits))
-        self.note(
-            f"stopping within about three seconds{f', after {_listed(waits)}' if waits else ''}; Ctrl-C again stops at"
-            " once and loses nothing"
-        )
+        after = f", after {' and '.join(dict.fromkeys(waits))}" if waits else ""
+        self.note(f"stopping within about three seconds{after}; Ctrl-C again stops at once and loses nothing")
 
     def close(self, *, quickly: bool = False) -> None:
         """Stop all parts, and the log last. ``quickly``: within seconds, and the log together with the rest. A batch
@@ -449,8 +397,8 @@ class Run:
             self.metrics.close()
         if self._lag_monitor is not None:
             self._lag_monitor.close()
-        if self._access_log is not None:
-            self._access_log.close()
+        if self.access_log is not None:
+            self.access_log.close()
         if self._broker is not None:
             self._broker.stop()
 
@@ -480,10 +428,10 @@ class Run:
             closing["the broker"] = partial(self._broker.stop, _END_S)
         unfinished = close_together(closing, _QUICK_S)
         if unfinished:
-            self.note(f"ended without waiting longer for {_listed(unfinished)}; nothing is lost")
+            self.note(f"ended without waiting longer for {' and '.join(unfinished)}; nothing is lost")
         self.kill()
-        if self._access_log is not None:
-            self._access_log.close()
+        if self.access_log is not None:
+            self.access_log.close()
 
     def _join_parts(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
@@ -497,7 +445,3 @@ class Run:
         """Kill the embedded broker, before this process ends at once. The JVM ends with this process."""
         if self._broker is not None:
             self._broker.kill()
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(names)
