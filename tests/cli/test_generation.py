@@ -215,7 +215,7 @@ def test_view_switch_back_lets_the_previous_generation_serve_again(rebuilt: Rebu
 
 
 @pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("view", "follow")])
-def test_a_process_that_serves_or_follows_says_that_another_generation_serves(
+def test_a_process_that_serves_or_follows_reports_that_another_generation_serves(
     rebuilt: RebuiltFlow, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, log = rebuilt.headrace, tmp_path / "printed"
@@ -228,7 +228,7 @@ def test_a_process_that_serves_or_follows_says_that_another_generation_serves(
         switched = command.run("generation", "switch", rebuilt.app, rebuilt.flow.name, "2", "--yes")
         assert switched.code == 0, switched.err
         line = f"topic {rebuilt.topic} of app {rebuilt.name}: generation 2 serves now, after generation 1"
-        until(lambda: line in log.read_text() or process.poll() is not None, "the process says so")
+        until(lambda: line in log.read_text() or process.poll() is not None, "the process reports it")
         assert line in log.read_text()
 
 
@@ -258,7 +258,7 @@ def _begin_downstream(rebuilt: RebuiltFlow, topic: str) -> None:
     rebuilt.write(entry, {"b1": 2}, rebuilt.downstream, topic)
 
 
-def test_switch_back_is_refused_if_a_flow_downstream_would_go_on_with_the_other_rows(
+def test_switch_back_is_refused_if_a_flow_downstream_would_still_read_the_other_rows(
     chain: RebuiltFlow,
 ) -> None:
     command, view = chain.headrace, chain.topic.replace("-bikes", "_bikes")

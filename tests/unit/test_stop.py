@@ -24,7 +24,7 @@ def test_an_action_that_hangs_is_named_and_the_others_run() -> None:
     hangs.set()
 
 
-class _Hanging:
+class _HungPart:
     """A broker and a lag monitor that never stop."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def test_a_quick_stop_ends_although_a_part_the_log_and_the_lag_monitor_hang(
 ) -> None:
     notes: list[str] = []
     run = Run(App("stops"), Settings(data=tmp_path), note=notes.append, feed="stops:feed")
-    hanging: Any = _Hanging()
+    hanging: Any = _HungPart()
     monkeypatch.setattr(run, "_broker", hanging)
     monkeypatch.setattr(run, "_lag_monitor", hanging)
     run.start_part(Part("view stops", lambda stop: hanging.ends.wait() and None, run.stop_requested))

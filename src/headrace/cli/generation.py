@@ -202,7 +202,7 @@ def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> li
 
 
 def _warn_of_other_rows(session: Session, cluster: Cluster, app: App, flow: Flow, number: int) -> None:
-    """Warn of each flow downstream that goes on with rows of another generation than the one that serves now."""
+    """Warn of each flow downstream that still reads rows of another generation than the one that serves now."""
     from headrace.app_argument import app_argument
 
     for reader in _readers(cluster, app, flow, number):
@@ -249,7 +249,7 @@ def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes
 def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) -> list[dict[str, Any]]:
     """Let the generation serve again that served last, after those of all flows downstream that read its rows.
 
-    Refuse, before anything is changed, if a flow downstream would go on with rows of the present generation. Returns a
+    Refuse, before anything is changed, if a flow downstream would still read rows of the present generation. Returns a
     row for the user per flow.
     """
     from headrace.cli.errors import SwitchRefused
@@ -296,8 +296,8 @@ def _back_steps(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tup
         if not kept:
             name = reader.flow.name
             raise SwitchRefused(
-                f"flow {name} has no generation of the rows of generation {number} of flow {flow.name}, so it would go"
-                f" on with those of another generation",
+                f"flow {name} has no generation of the rows of generation {number} of flow {flow.name}, so it would"
+                " still read those of another one",
                 detail="nothing was changed",
                 hint=f"switch flow {flow.name} alone, then rebuild flow {name}:"
                 f" headrace generation switch {app_argument()} {flow.name} {number};"

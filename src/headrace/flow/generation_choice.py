@@ -36,7 +36,7 @@ Note = Callable[[str], None]
 def choose_generation(context: FlowContext) -> Entry:
     """Return the generation to derive: the serving one if the function began it, else the newest that it began.
 
-    Prefer a generation whose inputs can still be read. If there is none, or the function began none, return the serving
+    Prefer a generation whose inputs can still be read. Without one, or if the function began none, return the serving
     generation. Opening that one raises the error.
     """
     generations = generations_of(context.cluster, context.flow)

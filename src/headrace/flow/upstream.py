@@ -56,9 +56,9 @@ def newest_topic(cluster: Cluster, app: App, topic: Topic) -> str:
 def why_unreadable(
     flow: Flow, topic: Topic, log: str, upstream: FlowGenerations, *, is_kept: bool
 ) -> InputReplaced | SwitchUnderWay | None:
-    """Return why a generation of the flow must not go on with ``log``; None if it may.
+    """Return why a generation of the flow must not continue with ``log``; None if it may.
 
-    ``is_kept``: it served before. Such a generation goes on with the rows of a kept generation of another app.
+    ``is_kept``: it served before. Such a generation continues with the rows of a kept generation of another app.
     """
     if upstream.switching and (log == upstream.stable or topic.of is None):
         return SwitchUnderWay(upstream.flow, upstream.switching)

@@ -1,7 +1,7 @@
 """Prints a line when a flow begins a generation or switches to another one, whichever process does it.
 
 The rows that readers see can change by a switch without any change of their own code. So every process that follows,
-serves or derives topics says so.
+serves or derives topics prints it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_a_flow_stops_after_another_app_has_switched() -> None:
     assert "headrace flow rebuild MODULE:APP take" in (error.hint or "")
 
 
-def test_a_kept_generation_goes_on_with_a_kept_generation_of_another_app() -> None:
+def test_a_kept_generation_continues_with_a_kept_generation_of_another_app() -> None:
     assert judge("bikes", "rides.g2", SWITCHED_TWICE, is_kept=True) is type(None)
     # The stable topic has the differences.
     assert judge("bikes", "rides", SWITCHED, is_kept=True) is UpstreamSwitched
