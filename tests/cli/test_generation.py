@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.committed_records import committed
+from faults.wait import until
 from headrace.client.cluster import Cluster
 from headrace.client.generations_writer import GenerationsWriter
 from headrace.model.declarations import Flow
@@ -36,6 +37,12 @@ bikes = app.table("NAME-bikes", Ride, key="bike")
 def flow(rides):
     return rides
 
+totals = app.table("NAME-totals", Ride, key="bike")
+
+@app.flow(reads=[rides, bikes], writes=totals, name="NAME-join")
+def join(rides, bikes):
+    return rides.join(bikes.select("bike"), "bike")
+
 app.view("NAME_bikes", bikes)
 """
 
@@ -55,14 +62,17 @@ class RebuiltFlow:
         self.app = f"{module}:app"
         from headrace.cli.app_loader import load_app
 
-        self.flow: Flow = load_app(self.app).flows[0]
+        self.flow, self.downstream = load_app(self.app).flows
         self.topic = self.flow.writes.name
 
-    def write(self, entry: Entry, rows: Mapping[str, int]) -> None:
+    def write(
+        self, entry: Entry, rows: Mapping[str, int], flow: Flow | None = None, reads: str | None = None
+    ) -> None:
         """Write a generation and its only batch, as its driver would."""
-        begin_deriving(self.cluster, self.name, self.flow, entry)
+        flow = flow or self.flow
+        begin_deriving(self.cluster, self.name, flow, entry, reads or "")
         derive_batch(
-            self.cluster, self.flow, entry, {bike: {"bike": bike, "minutes": n} for bike, n in rows.items()}
+            self.cluster, flow, entry, {bike: {"bike": bike, "minutes": n} for bike, n in rows.items()}
         )
 
     def rows(self) -> dict[str, int]:
@@ -75,9 +85,10 @@ class RebuiltFlow:
                 found[key] = json.loads(message.value())["minutes"]
         return found
 
-    def roles(self) -> dict[int, str]:
+    def roles(self, flow: Flow | None = None) -> dict[int, str]:
         listed = self.headrace.run("generation", "list", self.app, "--json")
-        return {row["generation"]: row["role"] for row in listed.json}
+        name = (flow or self.flow).name
+        return {row["generation"]: row["role"] for row in listed.json if row["flow"] == name}
 
 
 @pytest.fixture
@@ -104,7 +115,10 @@ def test_list_shows_the_role_and_the_topics_of_each_generation(rebuilt: RebuiltF
 
 def test_compare_counts_and_shows_the_keys_that_differ(rebuilt: RebuiltFlow) -> None:
     result = rebuilt.headrace.run("generation", "compare", rebuilt.app, rebuilt.flow.name, "2")
-    assert "3 and 3 keys; 1 gone, 1 changed, 1 new" in result.err
+    assert (
+        "3 and 3 rows, 3 and 3 keys; 1 gone, 1 changed, 1 new; late 0 % and 0 %, dead 0 % and 0 %"
+        in result.err
+    )
     assert [line.split()[:2] for line in result.lines[1:]] == [
         ["gone", "b3"],
         ["changed", "b2"],
@@ -120,11 +134,24 @@ def test_switch_publishes_the_difference_and_drop_ends_the_way_back(rebuilt: Reb
     assert command.run("generation", "switch", rebuilt.app, name, "2", "--yes").code == 0
     assert rebuilt.rows() == {"b1": 1, "b2": 20, "b4": 4}
     assert rebuilt.roles() == {1: "kept", 2: "serving"}
+    _expect_last_report(rebuilt)
     assert command.run("generation", "drop", rebuilt.app, name, "1", "--yes").code == 0
     assert rebuilt.roles() == {2: "serving"}
     unknown = command.run("generation", "switch", rebuilt.app, name, "1", "--yes")
     assert unknown.code == 1
     assert f"flow {name} has no generation 1" in unknown.err
+
+
+def _expect_last_report(rebuilt: RebuiltFlow) -> None:
+    """The report of the switch is readable afterwards."""
+    last = rebuilt.headrace.run("generation", "compare", rebuilt.app, rebuilt.flow.name, "--json")
+    (report,) = last.json
+    assert (report["before"], report["after"], report["counts"]["gone"]) == (1, 2, 1)
+    assert [(sample["kind"], sample["key"]) for sample in report["samples"]] == [
+        ("gone", "b3"),
+        ("changed", "b2"),
+        ("new", "b4"),
+    ]
 
 
 def test_view_switch_back_lets_the_previous_generation_serve_again(rebuilt: RebuiltFlow) -> None:
@@ -152,8 +179,76 @@ def test_the_last_proof_of_a_replaced_generation_is_outdated(rebuilt: RebuiltFlo
     assert f"headrace verify {rebuilt.app}" in last.err
 
 
+@pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("view", "follow")])
+def test_a_process_that_serves_or_follows_reports_that_another_generation_serves(
+    rebuilt: RebuiltFlow, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command, log = rebuilt.headrace, tmp_path / "printed"
+    arguments = (*words, rebuilt.app, "--data", str(tmp_path))
+    with (
+        open(log, "wb") as output,
+        command.started(*arguments, stderr=output, stdout=output) as process,
+    ):
+        until(lambda: process.poll() is not None or b"rental" in log.read_bytes(), "the process runs")
+        switched = command.run("generation", "switch", rebuilt.app, rebuilt.flow.name, "2", "--yes")
+        assert switched.code == 0, switched.err
+        line = f"topic {rebuilt.topic} of app {rebuilt.name}: generation 2 serves now, after generation 1"
+        until(lambda: line in log.read_text() or process.poll() is not None, "the process reports it")
+        assert line in log.read_text()
+
+
 def test_a_generation_that_does_not_exist_is_refused_with_those_that_do(rebuilt: RebuiltFlow) -> None:
     result = rebuilt.headrace.run("generation", "compare", rebuilt.app, rebuilt.flow.name, "7")
     assert result.code == 1
     assert "has no generation 7" in result.err
     assert "its generations are: 1, 2" in result.err
+
+
+@pytest.fixture
+def chain(rebuilt: RebuiltFlow) -> RebuiltFlow:
+    """Two flows, of which the second reads the rows of the first. Both have switched to generation 2."""
+    topic, downstream = rebuilt.topic, rebuilt.downstream
+    first = Entry(1, downstream.progress_topic, downstream.writes.name, "old", "first start", 1)
+    rebuilt.write(first, {"b1": 1}, downstream, topic)
+    _begin_downstream(rebuilt, f"{topic}.g2")
+    switched = rebuilt.headrace.run("generation", "switch", rebuilt.app, rebuilt.flow.name, "2", "--yes")
+    assert switched.code == 0, switched.err
+    assert rebuilt.roles() == rebuilt.roles(downstream) == {1: "kept", 2: "serving"}
+    return rebuilt
+
+
+def _begin_downstream(rebuilt: RebuiltFlow, topic: str) -> None:
+    with GenerationsWriter(rebuilt.cluster, rebuilt.downstream) as writer:
+        entry = writer.begin_generation("new", "requested")
+    rebuilt.write(entry, {"b1": 2}, rebuilt.downstream, topic)
+
+
+def test_switch_back_is_refused_if_a_flow_downstream_would_still_read_the_other_rows(
+    chain: RebuiltFlow,
+) -> None:
+    command, view = chain.headrace, chain.topic.replace("-bikes", "_bikes")
+    refused = command.run("view", "switch", chain.app, view, "--back")
+    assert refused.code == 1
+    # The first generation downstream has read the stable topic, which now has the difference.
+    assert f"flow {chain.downstream.name} has no generation of the rows of generation 1" in refused.err
+    assert chain.roles() == chain.roles(chain.downstream) == {1: "kept", 2: "serving"}
+    alone = command.run("generation", "switch", chain.app, chain.flow.name, "1", "--yes")
+    assert alone.code == 0, alone.err
+    assert f"headrace flow rebuild {chain.app} {chain.downstream.name}" in alone.err
+
+
+def test_switch_back_lets_the_flows_downstream_switch_back_first(chain: RebuiltFlow) -> None:
+    command, flow, view = chain.headrace, chain.flow, chain.topic.replace("-bikes", "_bikes")
+    with GenerationsWriter(chain.cluster, flow) as writer:
+        third = writer.begin_generation("newest", "requested")
+    chain.write(third, {"b1": 3})
+    _begin_downstream(chain, third.topic)
+    assert command.run("generation", "switch", chain.app, flow.name, "3", "--yes").code == 0
+    back = command.run("view", "switch", chain.app, view, "--back", "--json")
+    assert [(row["flow"], row["before"], row["now"]) for row in back.json] == [
+        (chain.downstream.name, 3, 2),
+        (flow.name, 3, 2),
+    ], back.err
+    assert chain.rows() == {"b1": 1, "b2": 20, "b4": 4}
+    roles = {1: "kept", 2: "serving", 3: "kept"}
+    assert chain.roles() == chain.roles(chain.downstream) == roles

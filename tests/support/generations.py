@@ -26,16 +26,17 @@ def first_entry(flow: Flow) -> Entry:
 def begin_deriving(
     cluster: Cluster, app: str, flow: Flow, entry: Entry, reads: str = "", *, updates: bool = False
 ) -> None:
-    """Write the record of the generation. It reads the topic ``reads`` (default: the flow's input)."""
+    """Write the record of the generation. It reads one topic, ``reads`` (default: the last input of the flow)."""
     cluster.ensure_topic(entry.progress, 1)
-    source = cluster.ensure_topic(reads or flow.reads[0].name, 1)
+    topic = flow.reads[-1]
+    source = cluster.ensure_topic(reads or topic.name, 1)
     assert flow.writes.schema is not None
     generation = Generation(
         app=app,
         flow=flow.name,
         generation=entry.number,
         fingerprint=entry.fingerprint,
-        inputs=[Input(flow.reads[0].name, source.name, source.id, "events", {"0": 0})],
+        inputs=[Input(topic.name, source.name, source.id, topic.kind, {"0": 0})],
         output=entry.topic,
         output_id=ensure_derived(cluster, flow.writes, entry.topic, 1),
         key=list(flow.writes.key),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from headrace.cli.errors import NotConfirmed
 from headrace.cli.options import AppName, Yes
 from headrace.cli.session import Session
 from headrace.cli.verb import CommandGroup, command_group, verb
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -86,12 +89,25 @@ def _row(cluster: Cluster, flow: Flow, generations: FlowGenerations, entry: Entr
     examples="""
     headrace generation compare examples.shop:app sum_revenue 2
     headrace generation compare examples.shop:app sum_revenue 2 --json
+    headrace generation compare examples.shop:app sum_revenue
     """,
 )
-def compare(session: Session, app: AppName, flow: FlowName, generation: Number) -> None:
+def compare(
+    session: Session,
+    app: AppName,
+    flow: FlowName,
+    generation: Annotated[
+        int,
+        typer.Argument(
+            metavar="[GENERATION]",
+            help="The number of the generation; none for the report of the last switch.",
+        ),
+    ] = 0,
+) -> None:
     """Compare the rows of a generation with those that readers of the flow's topic see.
 
-    It prints how many keys are gone, changed and new, the shares of late and dead records, and a few examples of each.
+    It prints the numbers of rows and of keys, how many keys are gone, changed and new, the shares of late and dead
+    records, and a few examples of each. Without GENERATION, it prints the report of the flow's last switch.
     """
     from headrace.client.generations import generations_of
     from headrace.flow.switch.comparison import Comparison
@@ -102,17 +118,30 @@ def compare(session: Session, app: AppName, flow: FlowName, generation: Number) 
     generations = generations_of(cluster, declared)
     if generations is None:
         raise GenerationUnknown(flow, generation, ())
+    if not generation:
+        _print_report(session, _last_report(generations))
+        return
     with Comparison(cluster, declared, generations.expect(generation)) as comparison:
         report = comparison.with_samples(comparison.report(generations))
     _print_report(session, report)
 
 
+def _last_report(generations: FlowGenerations) -> SwitchReport:
+    from headrace.flow.switch.operation import SwitchRefused
+    from headrace.flow.switch.report import SwitchReport
+
+    recorded = generations.switches[-1].report if generations.switches else None
+    if recorded is None:
+        raise SwitchRefused(
+            f"flow {generations.flow} has no report of its last switch",
+            detail="it has not switched, or the difference of its last switch is not published yet",
+            hint="headrace generation compare MODULE:APP FLOW GENERATION compares a generation now",
+        )
+    return SwitchReport.from_json(recorded)
+
+
 def _print_report(session: Session, report: SwitchReport) -> None:
-    before, after = report.shares_before, report.shares_after
-    session.out.note(
-        f"{report.line()}; late {before.late_percent:g} % and {after.late_percent:g} %, dead"
-        f" {before.dead_percent:g} % and {after.dead_percent:g} %"
-    )
+    session.out.note(report.line())
     if session.out.as_json:
         session.out.table([report.to_json()])
         return
@@ -160,28 +189,30 @@ def switch(
     for each, number in steps:
         report = switch_now(cluster, each, number, accepts_behind=behind)
         _print_report(session, report)
+    for each, number in steps:
+        _warn_of_other_rows(session, cluster, loaded, each, number)
 
 
 def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tuple[Flow, int]]:
     """Return the flow, after all flows downstream that have a generation that reads these rows and does not serve."""
-    from headrace.client.generations import generations_of, progress_of
-    from headrace.model.generations import GenerationUnknown
-
-    generations = generations_of(cluster, flow)
-    if generations is None:
-        raise GenerationUnknown(flow.name, number, ())
-    topic = generations.expect(number).topic
     steps: list[tuple[Flow, int]] = []
-    for reader in app.flows:
-        others = (
-            generations_of(cluster, reader) if flow.writes.name in [t.name for t in reader.reads] else None
-        )
-        for entry in others.entries if others is not None else ():
-            progress = progress_of(cluster, reader, entry.number)
-            reads = [source.log for source in progress.generation.inputs] if progress else []
-            if others is not None and topic in reads and entry.number != others.serving:
-                steps += _downstream_first(cluster, app, reader, entry.number)
+    for reader in _readers(cluster, app, flow, number):
+        for entry in reader.generations.entries:
+            if reader.reads_it(entry.number) and entry.number != reader.generations.serving:
+                steps += _downstream_first(cluster, app, reader.flow, entry.number)
     return [*dict.fromkeys(steps), (flow, number)]
+
+
+def _warn_of_other_rows(session: Session, cluster: Cluster, app: App, flow: Flow, number: int) -> None:
+    """Warn of each flow downstream that still reads rows of another generation than the one that serves now."""
+    from headrace.app_argument import app_argument
+
+    for reader in _readers(cluster, app, flow, number):
+        if not reader.reads_it(reader.generations.serving):
+            session.out.warn(
+                f"flow {reader.flow.name} does not read the rows of generation {number} of flow {flow.name}; rebuild"
+                f" it: headrace flow rebuild {app_argument()} {reader.flow.name}"
+            )
 
 
 @verb(
@@ -203,8 +234,12 @@ def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes
     session.out.table([{"flow": flow, "dropped": generation}])
 
 
-def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) -> dict[str, Any]:
-    """Let the generation serve again that served last. Returns a row for the user."""
+def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) -> list[dict[str, Any]]:
+    """Let the generation serve again that served last, after those of all flows downstream that read its rows.
+
+    Refuse, before anything is changed, if a flow downstream would still read rows of the present generation. Returns a
+    row for the user per flow.
+    """
     from headrace.cli.errors import SwitchRefused
     from headrace.client.generations import generations_of
     from headrace.flow.switch.operation import publish, switch_back
@@ -217,12 +252,83 @@ def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) ->
             f"flow {flow.name} has no kept generation, so there is no way back",
             hint="headrace generation list APP shows the generations",
         )
-    number = kept[-1].number
-    switch_back(cluster, flow, number, accepts_behind=behind)
-    session.out.note(f"flow {flow.name}: generation {number} serves; publishing the difference")
-    report = publish(cluster, flow)
-    published = 0 if report is None else report.counts.gone + report.counts.changed + report.counts.new
-    return {"flow": flow.name, "before": generations.serving, "now": number, "published_keys": published}
+    rows: list[dict[str, Any]] = []
+    steps = _back_steps(cluster, app, flow, kept[-1].number)
+    for each, number in steps:
+        before = generations_of(cluster, each)
+        try:
+            switch_back(cluster, each, number, accepts_behind=behind)
+        except HeadraceError:
+            for row in rows:
+                session.out.warn(f"flow {row['flow']} has already switched to generation {row['now']}")
+            raise
+        session.out.note(f"flow {each.name}: generation {number} serves; publishing the difference")
+        rows.append({"flow": each.name, "before": before.serving if before else None, "now": number})
+    for row, (each, _) in zip(rows, steps, strict=True):
+        report = publish(cluster, each)
+        counts = report.counts if report is not None else None
+        row["published_keys"] = counts.gone + counts.changed + counts.new if counts else 0
+    return rows
+
+
+def _back_steps(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tuple[Flow, int]]:
+    """Return the flow, after all flows downstream that must switch back with it. Raise if one of them cannot."""
+    from headrace.app_argument import app_argument
+    from headrace.cli.errors import SwitchRefused
+
+    steps: list[tuple[Flow, int]] = []
+    for reader in _readers(cluster, app, flow, number):
+        if reader.reads_it(reader.generations.serving):
+            continue
+        kept = [entry for entry in reader.generations.kept if reader.reads_it(entry.number)]
+        if not kept:
+            name = reader.flow.name
+            raise SwitchRefused(
+                f"flow {name} has no generation of the rows of generation {number} of flow {flow.name}, so it would"
+                " still read those of another one",
+                detail="nothing was changed",
+                hint=f"switch flow {flow.name} alone, then rebuild flow {name}:"
+                f" headrace generation switch {app_argument()} {flow.name} {number};"
+                f" headrace flow rebuild {app_argument()} {name}",
+            )
+        newest = max(kept, key=lambda entry: entry.kept_ms)
+        steps += _back_steps(cluster, app, reader.flow, newest.number)
+    return [*dict.fromkeys(steps), (flow, number)]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A flow that reads the topic of another flow."""
+
+    flow: Flow
+    generations: FlowGenerations
+    logs: Mapping[int, Collection[str]]
+    """The topics that each generation reads."""
+    topic: str
+    """The topic of one generation of the other flow."""
+
+    def reads_it(self, number: int) -> bool:
+        return self.topic in self.logs[number]
+
+
+def _readers(cluster: Cluster, app: App, flow: Flow, number: int) -> Iterator[_Reader]:
+    """Yield the flows downstream that have started. ``number`` is a generation of ``flow``."""
+    from headrace.client.generations import generations_of, progress_of
+    from headrace.model.generations import GenerationUnknown
+
+    generations = generations_of(cluster, flow)
+    if generations is None:
+        raise GenerationUnknown(flow.name, number, ())
+    topic = generations.expect(number).topic
+    for reader in app.flows:
+        found = generations_of(cluster, reader) if flow.writes in reader.reads else None
+        if found is None:
+            continue
+        logs = {}
+        for entry in found.entries:
+            progress = progress_of(cluster, reader, entry.number)
+            logs[entry.number] = [source.log for source in progress.generation.inputs] if progress else []
+        yield _Reader(reader, found, logs, topic)
 
 
 def _flow(app: str, name: str) -> tuple[App, Flow]:

@@ -50,6 +50,7 @@ def serve(
     """
     from headrace.cli.app_loader import load_checked_app
     from headrace.cli.interrupt import Interrupt
+    from headrace.runtime.generation_notices import noting_generations
     from headrace.serve.http.request_log import LogFile
     from headrace.serve.http.server import Server
     from headrace.service_manager import ServiceManager
@@ -59,9 +60,10 @@ def serve(
     settings = session.settings(data=data, serve=listen, pg_listen=pg_listen)
     log_path = settings.serve.access_log
     log_file = LogFile(log_path, settings.serve.access_log_bytes_max) if log_path is not None else None
+    cluster = session.cluster_of(loaded)
     server = Server(
         loaded,
-        session.cluster_of(loaded),
+        cluster,
         settings.data,
         settings.serve,
         DEFAULT_SERVE_LISTEN if settings.serve.listen in (None, SERVE_OFF) else settings.serve.listen,
@@ -69,7 +71,7 @@ def serve(
         log=log_file.write if log_file else None if session.out.quiet else session.out.note,
         future_ms=settings.flow.future_ms,
     )
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, noting_generations(cluster, loaded, session.out.note):
         server.start()
         session.out.text(f"serving {loaded.name} at {server.address}")
         if server.pg_address:

@@ -13,6 +13,7 @@ FlowError              (HR-FLOW-…)
 ├── GenerationMoved    the flow switched to another generation or back; Headrace opens the generation again
 ├── InputDeleted       records that the flow needs were deleted from the log
 ├── InputReplaced      an input topic was deleted and created again, or has a new generation
+│   └── UpstreamSwitched  a flow of another app, whose rows the flow reads, switched to another generation
 ├── TableRepartitioned the number of partitions of a table changed
 ├── PartitionsAdded    an input has new partitions; Headrace reopens the flow
 ├── OutputCompacted    the output topic of a real-time flow is compacted, which could retain repeated rows
@@ -49,6 +50,7 @@ __all__ = [
     "TableRepartitioned",
     "TopicTaken",
     "TransactionTimedOut",
+    "UpstreamSwitched",
     "rebuild_hint",
 ]
 
@@ -153,6 +155,10 @@ class InputDeleted(FlowError):
 
 class InputReplaced(FlowError):
     code = "HR-FLOW-INPUT-REPLACED"
+
+
+class UpstreamSwitched(InputReplaced):
+    code = "HR-FLOW-UPSTREAM-SWITCHED"
 
 
 class TableRepartitioned(FlowError):

@@ -43,15 +43,15 @@ from headrace.flow.errors import (
 )
 from headrace.flow.ownership import Ownership, claim_topic, expect_owner
 from headrace.flow.spark.checkpoint import Checkpoint, first_folder, newest_folder, take_folder
-from headrace.model.declarations import Flow, Topic
-from headrace.model.generations import Entry, FlowGenerations
+from headrace.flow.upstream import find_upstream, newest_topic, why_unreadable
+from headrace.model.declarations import Flow
+from headrace.model.generations import Entry
 from headrace.model.progress import Batch, Driver, Generation, Input, encode
 from headrace.model.schema import fields_to_json
 from headrace.truth import expect_source_of_truth
 
 __all__ = [
     "FlowState",
-    "log_topic",
     "next_offsets",
     "open_flow",
 ]
@@ -78,18 +78,8 @@ class FlowState:
     is_serving: bool = True
     stable_ends: dict[str, int] = field(default_factory=dict)
     """The end offsets of the stable topic after the last batch; empty before the first batch of this driver."""
-
-
-def log_topic(cluster: Cluster, app: App, topic: Topic) -> str:
-    """Return the name of a topic in the log. For a derived topic, this is the output of the serving generation."""
-    generations = _upstream(cluster, app, topic)
-    return topic.name if generations is None else generations.serving_entry.topic
-
-
-def _upstream(cluster: Cluster, app: App, topic: Topic) -> FlowGenerations | None:
-    """Return the generations of the flow that writes the topic; None if there is none, or it has not started."""
-    writer = app.writer_of(topic)
-    return None if writer is None else generations_of(cluster, writer)
+    is_kept: bool = False
+    """Whether the generation served before."""
 
 
 def open_flow(
@@ -119,7 +109,8 @@ def open_flow(
         ownership.claimed = True
         return state
     _expect_same_function(compiled, progress)
-    _expect_same_inputs(cluster, app, compiled, progress)
+    is_kept = bool(entry.kept_ms)
+    _expect_same_inputs(cluster, app, compiled, progress, is_kept=is_kept)
     ensure_dead_letter_topic(cluster, flow.dead_topic, [source.log for source in progress.generation.inputs])
     _expect_uncompacted(cluster, progress.generation)
     location = options.checkpoint_of(flow.name, progress.generation.checkpoint)
@@ -151,6 +142,7 @@ def open_flow(
         entry.progress,
         stable,
         is_serving,
+        is_kept=is_kept,
     )
 
 
@@ -189,7 +181,7 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
     output_id = ensure_derived(cluster, flow.writes, output, options.partitions)
     inputs = []
     for topic in flow.reads:
-        log_name = _newest_topic(cluster, app, topic)
+        log_name = newest_topic(cluster, app, topic)
         topic_id = ensure_declared(cluster, topic, log_name, options.partitions)
         expect_source_of_truth(log_name, cluster.configs(log_name), f"flow {flow.name}")
         starts = {str(partition): offset for partition, offset in cluster.starts(log_name).items()}
@@ -228,14 +220,6 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
     )
 
 
-def _newest_topic(cluster: Cluster, app: App, topic: Topic) -> str:
-    """Return the topic that a new generation reads. If the flow that writes the topic is being rebuilt, this is the
-    output of the generation that is being built.
-    """
-    generations = _upstream(cluster, app, topic)
-    return topic.name if generations is None else (generations.building or generations.serving_entry).topic
-
-
 def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
     name, previous = compiled.flow.name, progress.generation
     hint = rebuild_hint(name)
@@ -272,22 +256,18 @@ def _expect_same_function(compiled: Compiled, progress: Progress) -> None:
         )
 
 
-def _expect_same_inputs(cluster: Cluster, app: App, compiled: Compiled, progress: Progress) -> None:
+def _expect_same_inputs(
+    cluster: Cluster, app: App, compiled: Compiled, progress: Progress, *, is_kept: bool
+) -> None:
     flow = compiled.flow
     recorded_inputs = {source.topic: source for source in progress.generation.inputs}
     for topic in flow.reads:
         recorded = recorded_inputs[topic.name]
-        upstream = _upstream(cluster, app, topic)
-        if upstream is not None and upstream.switching:
-            # The switch is about to write rows of another generation to the stable topic.
-            raise SwitchUnderWay(upstream.flow, upstream.switching)
-        if upstream is not None and recorded.log not in [entry.topic for entry in upstream.entries]:
-            raise InputReplaced(
-                f"flow {flow.name} reads {recorded.log}, but no generation of flow {upstream.flow} writes only its own"
-                f" rows to it; generation {upstream.serving} serves and writes {upstream.serving_entry.topic}",
-                detail="the flow that writes the topic was rebuilt",
-                hint=rebuild_hint(flow.name),
-            )
+        upstream = find_upstream(cluster, app, topic)
+        if upstream is not None:
+            unreadable = why_unreadable(flow, topic, recorded.log, upstream, is_kept=is_kept)
+            if unreadable is not None:
+                raise unreadable
         current_log = recorded.log
         current_topic = cluster.topic(current_log)
         if current_topic is None or current_topic.id != recorded.topic_id:

@@ -14,7 +14,9 @@ from headrace.client.generations_writer import GenerationsWriter
 from headrace.client.progress import current
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
+from headrace.flow.errors import InputReplaced
 from headrace.flow.ownership import expect_owner
+from headrace.flow.upstream import find_upstream, why_unreadable
 from headrace.model.generations import Entry, FlowGenerations
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
     "derivable",
     "first_entry",
     "needs_new_generation",
+    "resting_entry",
+    "resting_line",
     "upstream_being_built",
 ]
 
@@ -32,13 +36,29 @@ Note = Callable[[str], None]
 def choose_generation(context: FlowContext) -> Entry:
     """Return the generation to derive: the serving one if the function began it, else the newest that it began.
 
-    If it began none, return the serving generation. Opening that one raises ``FlowChanged``.
+    Prefer a generation whose inputs can still be read. Without one, or if the function began none, return the serving
+    generation. Opening that one raises the error.
     """
     generations = generations_of(context.cluster, context.flow)
     if generations is None:
         return first_entry(context)
     entries = derivable(context, generations)
-    return entries[0] if entries else generations.serving_entry
+    readable = [entry for entry in entries if _has_readable_inputs(context, entry)]
+    return (readable or entries or [generations.serving_entry])[0]
+
+
+def _has_readable_inputs(context: FlowContext, entry: Entry) -> bool:
+    """Whether no flow upstream has switched to a generation whose rows this generation does not read."""
+    progress = current(context.cluster, entry.progress)
+    logs = {source.topic: source.log for source in progress.generation.inputs} if progress else {}
+    for topic in context.flow.reads:
+        upstream = find_upstream(context.cluster, context.app, topic) if topic.name in logs else None
+        if upstream is None:
+            continue
+        error = why_unreadable(context.flow, topic, logs[topic.name], upstream, is_kept=bool(entry.kept_ms))
+        if isinstance(error, InputReplaced):
+            return False
+    return True
 
 
 def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]:
@@ -47,8 +67,30 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
     return sorted(mine, key=lambda entry: (entry.number != generations.serving, -entry.number))
 
 
+def resting_entry(generations: FlowGenerations, fingerprint: str) -> Entry | None:
+    """Return the serving generation if a process with this function builds another one but cannot derive this one."""
+    entry, building = generations.serving_entry, generations.building
+    is_replaced = building is not None and building.fingerprint == fingerprint != entry.fingerprint
+    return entry if is_replaced else None
+
+
+def resting_line(context: FlowContext) -> str:
+    """Return a line about a serving generation that rests; empty if it does not."""
+    generations = generations_of(context.cluster, context.flow)
+    resting = resting_entry(generations, context.compiled.fingerprint) if generations is not None else None
+    if resting is None:
+        return ""
+    return (
+        f"flow {context.flow.name}: generation {resting.number} serves, but rests until the switch and afterwards,"
+        " because this process has only the new function; headrace deploy keeps it deriving, in the process with the"
+        " old code"
+    )
+
+
 def needs_new_generation(context: FlowContext) -> bool:
-    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt."""
+    """Whether the serving generation is not of this function, or a flow that writes an input is being rebuilt, or
+    switched and no generation of this function reads the new rows.
+    """
     generations = generations_of(context.cluster, context.flow)
     if generations is None:
         return True
@@ -58,7 +100,9 @@ def needs_new_generation(context: FlowContext) -> bool:
         and progress is not None
         and progress.generation.latency == context.flow.latency
     )
-    return not is_same or bool(upstream_being_built(context))
+    if not is_same or upstream_being_built(context):
+        return True
+    return not any(_has_readable_inputs(context, entry) for entry in derivable(context, generations))
 
 
 def upstream_being_built(context: FlowContext) -> str:

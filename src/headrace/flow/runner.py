@@ -302,7 +302,9 @@ class FlowRunner:
                 ):
                     raise GenerationMoved(self._flow.name, self._number)
                 self._ownership.expect_current_owner_when_idle(engine.state.last)
-            except (FlowFenced, GenerationMoved):
+                # Without new records there is no batch that would find a switch of a flow upstream.
+                engine.upstream.expect_same()
+            except (FlowFenced, GenerationMoved, InputReplaced, SwitchUnderWay):
                 engine.stop()
                 raise
 

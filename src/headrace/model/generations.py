@@ -12,6 +12,7 @@ between the two to the stable topic, so a reader of the stable topic needs to kn
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -96,6 +97,8 @@ class Switch(msgspec.Struct, frozen=True):
     at_ms: int
     published: int
     """The number of records that the switch wrote to the stable topic."""
+    report: dict[str, Any] | None = None
+    """The comparison of the two generations (``headrace.flow.switch.report``). Only the last switch has it."""
 
 
 class FlowGenerations(msgspec.Struct, frozen=True):
@@ -183,18 +186,26 @@ class FlowGenerations(msgspec.Struct, frozen=True):
     def without_switch(self) -> FlowGenerations:
         return msgspec.structs.replace(self, switching=0, is_sealed=False, switch_by="", switch_until_ms=0)
 
-    def switched(self, published: int, at_ms: int, *, is_published: bool = True) -> FlowGenerations:
+    def switched(
+        self,
+        published: int,
+        at_ms: int,
+        *,
+        is_published: bool = True,
+        report: dict[str, Any] | None = None,
+    ) -> FlowGenerations:
         """Complete the switch. An old generation that wrote only the stable topic continues in a topic of its own."""
         old = self.serving_entry
         topic = f"{self.stable}.g{old.number}" if old.topic == self.stable else old.topic
         new = msgspec.structs.replace(self.expect(self.switching), kept_ms=0)
         changed = self.with_entry(msgspec.structs.replace(old, kept_ms=at_ms, topic=topic)).with_entry(new)
-        switch = Switch(old.number, new.number, at_ms, published)
+        earlier = [msgspec.structs.replace(switch, report=None) for switch in self.switches]
+        switch = Switch(old.number, new.number, at_ms, published, report)
         return msgspec.structs.replace(
             changed.without_switch(),
             serving=new.number,
             is_published=is_published,
-            switches=(*self.switches, switch)[-_SWITCHES_MAX:],
+            switches=(*earlier, switch)[-_SWITCHES_MAX:],
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
-from headrace.client.generations import GenerationsCache, all_generations, end_of_generations
+from headrace.client.generations import GenerationsCache
 from headrace.client.generations_writer import drop_generation
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
@@ -31,7 +31,7 @@ from headrace.runtime.part import Part
 if TYPE_CHECKING:
     from headrace.runtime.run import Run
 
-__all__ = ["BesideFlows", "KeptGenerations", "OtherApps"]
+__all__ = ["BesideFlows", "KeptGenerations"]
 
 _CHECK_S = 1.0
 _DROP_AGAIN_S = 60.0
@@ -49,11 +49,15 @@ class BesideFlows:
         self._beside: dict[tuple[str, int], FlowRunner] = {}
         self._lock = threading.Lock()
         self._kept = KeptGenerations(run.cluster, run.app, run.settings.switch.keep_s, run.note, self._clock)
-        self._others = OtherApps(run.cluster, run.app, run.note)
 
     def add(self, context: FlowContext) -> None:
         with self._lock:
             self._contexts[context.flow.name] = context
+
+    @property
+    def runners(self) -> list[FlowRunner]:
+        """The runners that are not in ``run.flows``."""
+        return [*self._beside.values()]
 
     def run(self, stop: threading.Event) -> None:
         while not stop.wait(_CHECK_S):
@@ -62,7 +66,6 @@ class BesideFlows:
             try:
                 for context in contexts:
                     self._update(context, stop)
-                self._others.poll()
             except LogError:
                 # The log does not respond. The flows report it.
                 continue
@@ -126,46 +129,3 @@ class KeptGenerations:
             self._note(
                 f"flow {flow.name}: dropped generation {entry.number}, kept for {self._keep_s} s after the switch"
             )
-
-
-class OtherApps:
-    """Reports when a topic of another app switches to another generation. The topic then receives the difference
-    between the two generations, so this app continues by itself. But its own rows may change without any change of its
-    own, and a flow that counts events counts the rows of the difference too.
-    """
-
-    def __init__(self, cluster: Cluster, app: Declared, note: Callable[[str], None]) -> None:
-        self._cluster = cluster
-        self._topics = [topic.name for topic in app.topics if topic.of]
-        self._note = note
-        self._end = -1
-        self._serving: dict[str, int] = {}
-
-    def poll(self) -> None:
-        """Note each topic whose serving generation is another one than at the last call."""
-        if not self._topics:
-            return
-        end = end_of_generations(self._cluster)
-        if end == self._end:
-            return
-        self._end = end
-        generations = all_generations(self._cluster)
-        for topic in self._topics:
-            derived = generations.get(topic)
-            if derived is None:
-                continue
-            before = self._serving.setdefault(topic, derived.serving)
-            if before != derived.serving:
-                self._serving[topic] = derived.serving
-                self._note(_line(topic, derived, before))
-
-
-def _line(topic: str, derived: FlowGenerations, before: int) -> str:
-    last = derived.switches[-1] if derived.switches else None
-    published = (
-        f"{last.published} records" if last is not None and last.after == derived.serving else "records"
-    )
-    return (
-        f"topic {topic} of app {derived.app}: generation {derived.serving} serves now, after generation {before};"
-        f" {published} of the difference were written to the topic, with the header headrace.switch"
-    )

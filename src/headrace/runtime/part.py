@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Part", "PartFailed"]
+__all__ = ["Part", "PartFailed", "close_together"]
 
 
 class PartFailed(HeadraceError):
@@ -49,3 +51,19 @@ class Part:
                 hint="this is a bug in headrace; run with -v to see the stack trace",
             )
             self.error.__cause__ = error
+
+
+def close_together(actions: Mapping[str, Callable[[], object]], patience_s: float) -> list[str]:
+    """Run all actions at the same time. Return the names of those that have not ended after ``patience_s`` seconds.
+
+    Their errors do not count, because the process ends next.
+    """
+    deadline = time.monotonic() + patience_s
+    parts = [Part(name, partial(_call, action), threading.Event()) for name, action in actions.items()]
+    for part in parts:
+        part.start()
+    return [part.name for part in parts if not part.join(max(0.0, deadline - time.monotonic()))]
+
+
+def _call(action: Callable[[], object], _stop: threading.Event) -> None:
+    action()

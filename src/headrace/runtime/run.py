@@ -10,7 +10,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from headrace.app import App
 from headrace.broker.net.address import split_names
@@ -21,15 +22,15 @@ from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.files import make_private_dir
 from headrace.follow.follower import Follower
-from headrace.model.errors import MissingExtra
 from headrace.model.graph import check
 from headrace.ops.dead.letter_index import index_path
 from headrace.ops.lag.monitor import LagMonitor
 from headrace.ops.schemas.start import expect_history_fits
 from headrace.runtime.embedded import BrokerChild, backup_environment, backup_options
-from headrace.runtime.part import Part
+from headrace.runtime.generation_notices import GenerationNotices
+from headrace.runtime.part import Part, close_together
 from headrace.runtime.summary import RunPositions, RunSummary, Summarizer
-from headrace.settings import DEFAULT_SERVE_LISTEN, FREE_SERVE_LISTEN, SERVE_OFF, Settings
+from headrace.settings import Settings
 from headrace.stores.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.model.schema import Schema
     from headrace.ops.alerts.command import AlertCommand
     from headrace.ops.alerts.watch import AlertWatch
+    from headrace.runtime.beside import BesideFlows
     from headrace.runtime.metrics import RunMetrics
     from headrace.runtime.proofs import Proofs
     from headrace.serve.http.request_log import LogFile
@@ -51,7 +53,9 @@ __all__ = ["Run"]
 _FLOW_START_S = 120.0
 _STOP_S = 60.0
 _QUICK_S = 1.0
-"""With ``close(quickly=True)``: how long to wait for batches and other parts, for the JVM, and for the broker."""
+"""With ``close(quickly=True)``: how long to wait for batches and other parts, and then for all that must be closed."""
+_END_S = 0.8
+"""Within ``_QUICK_S``: after how long the JVM and the broker are killed."""
 _LAG_TIMEOUT_S = 3.0
 _TAKEN_OVER = "HR-FLOW-FENCED"
 
@@ -90,6 +94,7 @@ class Run:
         self.schemas: dict[str, Schema] = {}
         self.flows: list[FlowRunner] = []
         self.followers: list[Follower] = []
+        self._beside: BesideFlows | None = None
         self.proofs: Proofs | None = None
         """None until the flows have started."""
         self.alerts: AlertWatch | None = None
@@ -97,7 +102,7 @@ class Run:
         self._alert_command: AlertCommand | None = None
         self.metrics: RunMetrics | None = None
         self.server: Server | None = None
-        self._access_log: LogFile | None = None
+        self.access_log: LogFile | None = None
         self.note = note
         self._warn = warn or note
         self._rebuild_changed = rebuild_changed or changed_only
@@ -128,6 +133,7 @@ class Run:
         if self._with_views:
             self._start_server()
         self.note(f"log at {self.cluster.bootstrap}, data in {self.settings.data}")
+        self.parts.append(GenerationNotices(self.cluster, self.app, self.note).start(self.stop_requested))
         if self._with_views:
             self._start_followers()
         if self._with_views and not self._only and self.settings.alerts.every_s:
@@ -184,7 +190,7 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
-        from headrace.flow.generation_choice import needs_new_generation
+        from headrace.flow.generation_choice import needs_new_generation, resting_line
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
         from headrace.runtime.beside import BesideFlows
@@ -195,7 +201,7 @@ class Run:
             self.spark = start(self.settings, self.app.name, slots=slots, say=self.note)
         self.compiled, self.schemas = compile_app(self.spark, self.app)
         options = FlowOptions.of(self.settings)
-        beside = BesideFlows(self)
+        self._beside = beside = BesideFlows(self)
         for compiled in self.compiled:
             if self._only and compiled.flow.name not in self._only:
                 continue
@@ -212,6 +218,9 @@ class Run:
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
+            resting = resting_line(context) if self._rebuild_changed and not self._changed_only else ""
+            if resting:
+                self.note(resting)
         self.start_part(Part("generations", beside.run, self.stop_requested))
 
     def _start_proofs(self) -> None:
@@ -255,45 +264,9 @@ class Run:
 
     def _start_server(self) -> None:
         """Start this before Spark, so that clients can read the views immediately."""
-        listen = self.settings.serve.listen
-        if listen == SERVE_OFF or (listen is None and not self._page):
-            return
-        from headrace.serve.http.server import AddressTaken
+        from headrace.runtime.run_server import start_server
 
-        if listen is not None:
-            self.server = self._server(listen)
-        else:
-            try:
-                self.server = self._server(DEFAULT_SERVE_LISTEN)
-            except AddressTaken:
-                self.server = self._server(FREE_SERVE_LISTEN)
-            except MissingExtra as error:
-                self.note(f"the web UI is not available: {error}")
-                return
-        self.server.start()
-        self.note(f"the web UI is at {self.server.address}")
-        if self.server.pg_address:
-            self.note(f"PostgreSQL protocol at {self.server.pg_address}")
-
-    def _server(self, listen: str) -> Server:
-        from headrace.runtime.probe import RunProbe
-        from headrace.serve.http.request_log import LogFile
-        from headrace.serve.http.server import Server
-
-        settings = self.settings
-        path = settings.serve.access_log or settings.data / "access.log"
-        self._access_log = LogFile(path, settings.serve.access_log_bytes_max)
-        return Server(
-            self.app,
-            self.cluster,
-            settings.data,
-            settings.serve,
-            listen,
-            warn=self._warn,
-            log=self._access_log.write,
-            probe=RunProbe(self),
-            future_ms=settings.flow.future_ms,
-        )
+        start_server(self, page=self._page, warn=self._warn)
 
     def start_part(self, part: Part) -> None:
         self.parts.append(part)
@@ -380,49 +353,85 @@ class Run:
 
     # Stopping
 
+    @property
+    def _runners(self) -> list[FlowRunner]:
+        """The runners of all generations."""
+        return [*self.flows, *(self._beside.runners if self._beside is not None else ())]
+
     def announce_stop(self) -> None:
         """Say, once, what a stop by Ctrl-C waits for."""
         if self._stop_is_announced:
             return
         self._stop_is_announced = True
-        busy = ", ".join(runner.status.name for runner in self.flows if runner.is_busy)
-        self.note(
-            f"stopping{f', waiting for the running batch of {busy}' if busy else ''}; Ctrl-C again stops at once and"
-            " loses nothing"
-        )
+        waits = [f"the running batch of {runner.status.name}" for runner in self._runners if runner.is_busy]
+        waits += ["the function that writes events"] if self.feed else []
+        after = f", after {' and '.join(dict.fromkeys(waits))}" if waits else ""
+        self.note(f"stopping within about three seconds{after}; Ctrl-C again stops at once and loses nothing")
 
     def close(self, *, quickly: bool = False) -> None:
-        """Stop all parts, and the log last. ``quickly``: within seconds. A batch that takes longer runs again at the
-        next start.
+        """Stop all parts, and the log last. ``quickly``: within seconds, and the log together with the rest. A batch
+        that takes longer runs again at the next start.
         """
         if quickly:
             self._failed_before_stop = self.failed
-            for runner in self.flows:
+            for runner in self._runners:
                 runner.patience_s = _QUICK_S
         self.stop_requested.set()
         if quickly:
             self.announce_stop()
-        if self.proofs is not None:
-            self.proofs.cancel()
         if self.server is not None:
             self.server.request_stop() if quickly else self.server.stop()
-        self._join_parts(_QUICK_S if quickly else _STOP_S)
+        if self.proofs is not None:
+            # Cancel in another thread, because the JVM may not respond.
+            proofs = self.proofs
+            Part("cancelled proofs", lambda stop: proofs.cancel(), self.stop_requested).start()
+        if quickly:
+            self._join_parts(_QUICK_S)
+            self._close_at_once()
+            return
+        self._join_parts(_STOP_S)
         if self._alert_command is not None:
             self._alert_command.close()
-        if self.spark is not None and self._owns_spark:
-            from headrace.flow.spark.session import stop
-
-            stop(self.spark, patience_s=_QUICK_S, clean=False) if quickly else stop(self.spark)
+        self._stop_spark()
         if self.metrics is not None:
             self.metrics.close()
         if self._lag_monitor is not None:
             self._lag_monitor.close()
-        if self.server is not None and quickly:
-            self.server.stop(0)
-        if self._access_log is not None:
-            self._access_log.close()
+        if self.access_log is not None:
+            self.access_log.close()
         if self._broker is not None:
-            self._broker.stop(_QUICK_S) if quickly else self._broker.stop()
+            self._broker.stop()
+
+    def _stop_spark(self, **options: Any) -> None:
+        if self.spark is not None and self._owns_spark:
+            from headrace.flow.spark.session import stop
+
+            stop(self.spark, **options)
+
+    def _close_at_once(self) -> None:
+        """Close what is left, all at the same time, because each can hang: an alert's command, Spark, a request to the
+        log. What has not ended in time ends with this process. That the log stops meanwhile loses nothing: a batch is
+        in the log completely, or not at all.
+        """
+        closing: dict[str, Callable[[], object]] = {
+            "Spark": partial(self._stop_spark, patience_s=_END_S, clean=False)
+        }
+        if self._alert_command is not None:
+            closing["the alert command"] = partial(self._alert_command.close, 0)
+        if self.metrics is not None:
+            closing["metrics"] = self.metrics.close
+        if self._lag_monitor is not None:
+            closing["the lag monitor"] = self._lag_monitor.close
+        if self.server is not None:
+            closing["the server"] = partial(self.server.stop, 0)
+        if self._broker is not None:
+            closing["the broker"] = partial(self._broker.stop, _END_S)
+        unfinished = close_together(closing, _QUICK_S)
+        if unfinished:
+            self.note(f"ended without waiting longer for {' and '.join(unfinished)}; nothing is lost")
+        self.kill()
+        if self.access_log is not None:
+            self.access_log.close()
 
     def _join_parts(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s

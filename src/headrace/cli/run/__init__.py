@@ -97,7 +97,10 @@ def run(
     alert_exec: AlertExec = None,
     rebuild_changed: Annotated[
         bool,
-        typer.Option("--rebuild-changed", help="Start a new generation of flows whose function changed."),
+        typer.Option(
+            "--rebuild-changed",
+            help="Start a new generation of flows whose function changed. The old one serves, but rests.",
+        ),
     ] = False,
 ) -> int:
     """Run a whole app on this machine: log, flows and views.

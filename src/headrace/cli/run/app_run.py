@@ -150,7 +150,9 @@ def _show_until_stopped(
         while not (interrupt.requested or run.is_taken_over) and (
             options.seconds is None or time.monotonic() - started_s < options.seconds
         ):
-            _show(run, display, watch)
+            # A query or a request to the log can take long.
+            with interrupt.raising():
+                _show(run, display, watch)
             _pause(run, manager, interrupt, display.every_s)
     finally:
         feed_stop.set()

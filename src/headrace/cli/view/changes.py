@@ -106,7 +106,8 @@ def switch(
     view from the app. To undo a switch, switch the name to the view of the same name.
 
     With --back, the flow that writes the view's topic switches back to the generation that served before, and with it
-    all views of that topic. The present generation is kept.
+    all views of that topic. Flows downstream switch back first. If one of them has no generation of those rows, nothing
+    is changed. The present generation is kept.
     """
     import time
 
@@ -126,7 +127,7 @@ def switch(
                 f"view {name!r} follows topic {view.topic.name!r}, which no flow writes, so there is no way back",
                 hint="only a view of a flow's topic has generations",
             )
-        session.out.table([switch_flow_back(session, loaded, flow, behind=behind)])
+        session.out.table(switch_flow_back(session, loaded, flow, behind=behind))
         return
     (new,) = views_of(loaded, [to])
     cluster = session.cluster_of(loaded)

@@ -66,6 +66,7 @@ def follow(
     from headrace.cli.reach import check_reachable
     from headrace.cli.view.history import wait_for_history
     from headrace.runtime.followers import Followers
+    from headrace.runtime.generation_notices import noting_generations
 
     if group is not None and (exit_ or views):
         raise UsageError(
@@ -81,7 +82,10 @@ def follow(
             return 0
     followers = Followers(_follower_factory(session, loaded, wanted, session.data_dir(data)))
     try:
-        with Interrupt() as interrupt:
+        with (
+            Interrupt() as interrupt,
+            noting_generations(session.cluster(check=False), loaded, session.out.note),
+        ):
             if group is not None:
                 _share(session, loaded, group, followers, lambda: interrupt.requested)
             else:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.flow_state import FlowState
+from headrace.flow.upstream import Upstream
 
 __all__ = ["BATCH_S_MAX", "Engine"]
 
@@ -32,6 +33,9 @@ class Engine(ABC):
         """Whether the last batch had far more bytes than allowed. If so, the next batches must read fewer records."""
         self.took_ms: float | None = None
         """How long the last batch took, from its plan to its commit; None for a real-time flow."""
+        self.upstream = Upstream(
+            context.cluster, context.app, context.flow, state.generation.inputs, is_kept=state.is_kept
+        )
         self._context = context
         self._flow = context.flow
         self._compiled = context.compiled

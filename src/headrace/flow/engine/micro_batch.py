@@ -273,6 +273,7 @@ class MicroBatchRun(Engine):
             if not rows.count and not _advances(inputs):
                 return
             result = self._result(rows, number, inputs, watermark_us)
+            self.upstream.expect_same()
             try:
                 self._write(result)
             except Miscounted:

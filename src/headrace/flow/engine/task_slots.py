@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from headrace.app import App
 from headrace.client.cluster import Cluster
 from headrace.flow.errors import SlotsTaken
-from headrace.flow.flow_state import log_topic
 from headrace.flow.spark.internals import task_slots
+from headrace.flow.upstream import log_topic
 from headrace.settings import Settings
 
 if TYPE_CHECKING:

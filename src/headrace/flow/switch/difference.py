@@ -84,13 +84,16 @@ SELECT after.place, after.position, after.nth FROM differing CROSS JOIN after US
 
 @dataclass(frozen=True, slots=True)
 class DifferenceCounts:
-    """Numbers of keys."""
+    """Numbers of keys, and of rows."""
 
     before: int
     after: int
     gone: int
     changed: int
     new: int
+    rows_before: int = 0
+    rows_after: int = 0
+    """If a row replaces the earlier rows of its key, only the last one counts."""
 
     @property
     def is_empty(self) -> bool:
@@ -154,7 +157,11 @@ class Difference:
             self._database.execute("DELETE FROM touched")
         kinds = dict(self._database.execute("SELECT kind, count(*) FROM differing GROUP BY kind"))
         return DifferenceCounts(
-            self._keys_before, self._keys_after, *(int(kinds.get(kind, 0)) for kind in _KINDS)
+            before=self._keys_before,
+            after=self._keys_after,
+            **{kind: int(kinds.get(kind, 0)) for kind in _KINDS},
+            rows_before=self._count("SELECT 1 FROM before"),
+            rows_after=self._count("SELECT 1 FROM after"),
         )
 
     def _read(self, side: _Side) -> None:

@@ -172,7 +172,7 @@ class SwitchOperation:
                 hint="compare the rows, then switch nevertheless:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {entry.number}",
             )
-        self._commit(comparison.difference, old)
+        self._commit(comparison.difference, old, report)
         return report
 
     def complete_unpublished(self, *, accepts_behind: bool = False) -> None:
@@ -242,7 +242,7 @@ class SwitchOperation:
         name = f"flow {self._flow.name}"
         TransactionalWriter(self._cluster, transactional_id_of(self._flow, entry), name).close()
 
-    def _commit(self, difference: Difference, old: Entry) -> None:
+    def _commit(self, difference: Difference, old: Entry, report: SwitchReport) -> None:
         with self._lock:
             assert self._generations is not None
             stable, now_ms = self._generations.stable, self._clock.now_ms()
@@ -262,7 +262,7 @@ class SwitchOperation:
                     writer.send(difference.stable_rows(own_topic))
                 for record in difference.changes(self._header()):
                     writer.send_one(record)
-                self._writer.send(self._generations.switched(published, now_ms))
+                self._writer.send(self._generations.switched(published, now_ms, report=report.to_json()))
                 end = self._writer.commit()
             except BaseException:
                 writer.abort(purge=True)

@@ -107,6 +107,8 @@ class SwitchPolicy:
             is_back = self._is_serving()
             report = operation.complete(comparison, None if is_back else self._context.options.switch)
             self._note(f"{report.line()}; generation {self._number} serves now")
+            for line in report.sample_lines():
+                self._note(line)
         except (SwitchRefused, LogError) as error:
             self._say(str(error))
         finally:
@@ -193,7 +195,8 @@ class SwitchPolicy:
         exceeded = report.exceeded(self._context.options.switch)
         if exceeded:
             self._say(
-                f"{report.line()}; it waits for you, because {'; '.join(exceeded)}; to switch nevertheless, run:"
+                f"{report.line()}; it waits for you, because {'; '.join(exceeded)}; to see examples, run headrace"
+                f" generation compare {app_argument()} {self._flow.name} {self._number}; to switch nevertheless, run:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {self._number}"
             )
             self._next_s = now + _COMPARE_AGAIN_S

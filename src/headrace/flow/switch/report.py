@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
+
 from headrace.flow.switch.difference import DifferenceCounts, SampleRow
 from headrace.model.progress import Batch, Totals
 from headrace.settings import SwitchSettings
@@ -82,11 +84,24 @@ class SwitchReport:
         return replace(self, samples=samples)
 
     def line(self) -> str:
-        counts = self.counts
+        counts, before, after = self.counts, self.shares_before, self.shares_after
         return (
-            f"flow {self.flow}, generation {self.before} and {self.after}: {counts.before} and {counts.after} keys;"
-            f" {counts.gone} gone, {counts.changed} changed, {counts.new} new"
+            f"flow {self.flow}, generation {self.before} and {self.after}: {counts.rows_before} and {counts.rows_after}"
+            f" rows, {counts.before} and {counts.after} keys; {counts.gone} gone, {counts.changed} changed,"
+            f" {counts.new} new; late {before.late_percent:g} % and {after.late_percent:g} %,"
+            f" dead {before.dead_percent:g} % and {after.dead_percent:g} %"
         )
+
+    def sample_lines(self) -> list[str]:
+        return [
+            f"  {sample.kind} {sample.key}: {sample.before or 'no row'} -> {sample.after or 'no row'}"
+            for sample in self.samples
+        ]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SwitchReport:
+        """Decode the result of ``to_json``."""
+        return msgspec.convert(value, cls)
 
     def to_json(self) -> dict[str, Any]:
         return {
