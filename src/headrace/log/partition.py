@@ -60,7 +60,8 @@ class PartitionLog:
         now_ms: int = 0,
         archive_location: ArchiveLocation | None = None,
     ) -> None:
-        recovered = recover(files, directory, config.index_interval_bytes, now_ms, archive_location)
+        interval = config.index_interval_bytes
+        recovered = recover(files, directory, interval, now_ms, leader_epoch, archive_location)
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch

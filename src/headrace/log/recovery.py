@@ -60,8 +60,14 @@ class Recovered:
 
 
 def recover(
-    files: Files, directory: Path, interval: int, now_ms: int, archive_location: ArchiveLocation | None = None
+    files: Files,
+    directory: Path,
+    interval: int,
+    now_ms: int,
+    leader_epoch: int,
+    archive_location: ArchiveLocation | None = None,
 ) -> Recovered:
+    """``leader_epoch`` is the epoch of this start. No batch can have a later one."""
     swap_result = finish_swaps(files, directory, files.list(directory))
     names = swap_result.names
     for name in names:
@@ -93,7 +99,7 @@ def recover(
     # Everything that the mark covers is durable, including the file names. A killed process may have left other file
     # names only in the page cache.
     names_are_durable = bool(synced.position and segments) and _ends_at(segments[-1], synced)
-    end_offset = _repair_tail(files, directory, segments, synced, report)
+    end_offset = _repair_tail(files, directory, segments, synced, leader_epoch, report)
     _load_indexes(files, segments, interval, end_offset, report)
     first_offset = (deleted or segments)[0].base_offset
     state, state_offsets = _load_newest_state(files, directory, names, first_offset, end_offset, report)
@@ -237,9 +243,17 @@ def _refuse_data_without_mark(directory: Path, segments: list[Segment]) -> None:
 
 
 def _repair_tail(
-    files: Files, directory: Path, segments: list[Segment], mark: Mark, report: RecoveryReport
+    files: Files,
+    directory: Path,
+    segments: list[Segment],
+    mark: Mark,
+    leader_epoch: int,
+    report: RecoveryReport,
 ) -> int:
-    """Retain the complete batches above the mark and truncate the rest; returns the end offset."""
+    """Retain the complete batches above the mark and truncate the rest; returns the end offset.
+
+    The CRC does not cover the leader epoch. Readers refuse a future epoch, so such a batch is not complete.
+    """
     offset = mark.synced_offset
     needs_new_segment = True
     if mark.position and all(segment.base_offset != mark.segment for segment in segments):
@@ -264,6 +278,8 @@ def _repair_tail(
             continue
         intact_end = start
         for position, header, _ in scan_whole_batches(segment.file, start, size, offset):
+            if not 0 <= header.leader_epoch <= leader_epoch:
+                break
             intact_end = position + header.size
             offset = header.next_offset
         if intact_end < size:

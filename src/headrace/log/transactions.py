@@ -83,6 +83,10 @@ class Transactions:
         self._firsts = array("q")
         self._lasts = array("q")
         self._stables = array("q")
+        self.forgets = 0
+        """How often aborted transactions were forgotten. If it changes during a read, the read may contain records of
+        such a transaction, and must be repeated.
+        """
 
     # Writing
 
@@ -128,12 +132,14 @@ class Transactions:
     def forget_below(self, start_offset: int) -> None:
         """Forget the aborted transactions below the log's new start offset."""
         removed = bisect_left(self._lasts, start_offset)
+        self.forgets += removed > 0
         for column in self._columns():
             del column[:removed]
 
     def forget(self, markers: Collection[int]) -> None:
         """Forget the aborted transactions with these marker offsets, because compaction removes them."""
         removed = set(markers)
+        self.forgets += 1
         kept = [transaction for transaction in self.aborted() if transaction.last_offset not in removed]
         for column in (self._producers, self._firsts, self._lasts, self._stables):
             del column[:]

@@ -22,7 +22,7 @@ class PartitionFixture:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
 
     def open(self, *, config: LogConfig | None = None, **keywords: object) -> PartitionLog:
         config = config or LogConfig(segment_bytes=1500, index_interval_bytes=200)

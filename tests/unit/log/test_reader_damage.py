@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from headrace.errors import CorruptBatch
@@ -78,3 +81,28 @@ def test_a_batch_before_a_damaged_base_offset_is_readable_from_each_of_its_offse
     path.write_bytes(content)
     log = desk.open()
     assert LogReader(log).read(1, 1).next_offset == 2
+
+
+@pytest.mark.parametrize("at", range(61), ids="byte-{}".format)
+def test_every_flipped_bit_in_an_unsynced_header_leaves_only_readable_batches(
+    desk: PartitionFixture, tmp_path: Path, at: int
+) -> None:
+    log = desk.open(leader_epoch=2)
+    append(log, b"value-0")
+    log.sync_mark()
+    for number in range(1, 4):
+        append(log, b"value-%d" % number)
+    content = desk.file("*.log").read_bytes()
+    size = len(content) // 4
+    for bit in (0, 4, 7):
+        killed = tmp_path / f"killed-{bit}"
+        shutil.copytree(desk.directory, killed)
+        damaged = bytearray(content)
+        damaged[2 * size + at] ^= 1 << bit
+        next(killed.glob("*.log")).write_bytes(damaged)
+        reopened = PartitionFixture(killed).open(leader_epoch=3)
+        values = values_from(reopened)
+        assert values == {number: b"value-%d" % number for number in range(reopened.end_offset)}, bit
+        assert reopened.end_offset >= 2
+        reopened.close()
+    log.close()

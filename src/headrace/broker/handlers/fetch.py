@@ -58,6 +58,26 @@ class _Cold:
     is_archived: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _FinishedRead:
+    """The result of a cold read. ``forgets`` is the partition's count at the start of the read."""
+
+    partition: Partition
+    forgets: int
+    result: Slice | StorageError
+
+    def is_current(self, partition: Partition, fetch_offset: int) -> bool:
+        """Return whether the records still exist, with the list of their aborted transactions.
+
+        During the read, the topic or the records can have been deleted, or a compaction can have removed records.
+        """
+        return (
+            partition is self.partition
+            and partition.forgets == self.forgets
+            and partition.start_offset <= fetch_offset
+        )
+
+
 Encoded = TypeVar("Encoded")
 
 
@@ -99,7 +119,7 @@ class PendingFetch:
         It must if the wait for the archive is over: the client then fetches the other records later. It must also if
         the archive returned records, because these must not remain in memory while the fetch waits.
         """
-        self._finished_reads: dict[tuple[bytes | str, int], Slice | StorageError] = {}
+        self._finished_reads: dict[tuple[bytes | str, int], _FinishedRead] = {}
         self.session: FetchSession | None = None
         self.session_error: ErrorCode | None = None
         try:
@@ -197,7 +217,8 @@ class PendingFetch:
 
     async def _read_in_threads(self, reads: list[_Cold]) -> None:
         for cold in reads:
-            key = cold.target.key
+            forgets = cold.partition.forgets
+            result: Slice | StorageError
             try:
                 plan = cold.partition.reader.plan(
                     cold.target.fetch_offset,
@@ -205,17 +226,18 @@ class PendingFetch:
                     whole_first=cold.whole_first,
                     committed=self._committed,
                 )
-                if plan is not None:
-                    records = cold.partition.reader.finish(*await self._fetch_bytes(plan))
-                    self._finished_reads[key] = records
-                    self._must_respond = self._must_respond or (cold.is_archived and len(records) > 0)
+                if plan is None:
+                    continue
+                result = cold.partition.reader.finish(*await self._fetch_bytes(plan))
+                self._must_respond = self._must_respond or (cold.is_archived and len(result) > 0)
             except ReadIsLate:
                 self._must_respond = True
-                self._finished_reads[key] = Slice(memoryview(b""), cold.target.fetch_offset)
+                result = Slice(memoryview(b""), cold.target.fetch_offset)
             except StorageError as error:
-                self._finished_reads[key] = error
+                result = error
             except OSError as error:
-                self._finished_reads[key] = StorageError(f"cannot read a segment: {error}")
+                result = StorageError(f"cannot read a segment: {error}")
+            self._finished_reads[cold.target.key] = _FinishedRead(cold.partition, forgets, result)
 
     async def _fetch_bytes(self, plan: ReadPlan) -> tuple[ReadPlan, bytes | bytearray]:
         if plan.segment.is_archived:
@@ -330,10 +352,12 @@ class PendingFetch:
         self, target: FetchedPartition, partition: Partition, budget: int, *, response_is_empty: bool
     ) -> Slice | None:
         finished_read = self._finished_reads.get(target.key)
-        if isinstance(finished_read, StorageError):
-            raise finished_read
-        if finished_read is not None and (len(finished_read) or not response_is_empty):
-            return finished_read
+        if finished_read is not None and finished_read.is_current(partition, target.fetch_offset):
+            result = finished_read.result
+            if isinstance(result, StorageError):
+                raise result
+            if len(result) or not response_is_empty:
+                return result
         size = max(0, min(target.max_bytes, budget))
         plan = partition.reader.plan(
             target.fetch_offset, size, whole_first=response_is_empty, committed=self._committed

@@ -217,8 +217,16 @@ class Partition:
         return self.log.transactions.open
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that a reader of ``[start, end)`` must skip."""
+        """Return the aborted transactions that a reader of ``[start, end)`` must skip.
+
+        If ``forgets`` has changed since the records were read, the list can be incomplete.
+        """
         return self.log.transactions.aborted_between(start, end)
+
+    @property
+    def forgets(self) -> int:
+        """How often the partition has forgotten aborted transactions, because their records were deleted."""
+        return self.log.transactions.forgets
 
     def share_producers(self, quota: ProducerQuota) -> None:
         self.log.producers.share(quota)
