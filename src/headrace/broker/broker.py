@@ -15,7 +15,7 @@ from headrace.broker.event_loop import Turns
 from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.limits import BrokerLimits, limits_of
 from headrace.broker.metrics.stats import Stats
-from headrace.broker.net.client_limits import Account, Notices
+from headrace.broker.net.client_limits import Account, Holder, Notices
 from headrace.broker.net.fetch_sessions import FetchSessions
 from headrace.broker.net.waiting_fetches import WaitingFetches
 from headrace.broker.settings import BrokerSettings
@@ -96,7 +96,7 @@ class Broker:
         self.notices = Notices(self.clock)
         self.stats = Stats()
         self.requests_held: Account[Connection] = Account("requests", self.limits.all_requests_bytes_max)
-        self.responses_held: Account[Connection] = Account("responses", self.limits.all_responses_bytes_max)
+        self.responses_held: Account[Holder] = Account("responses", self.limits.all_responses_bytes_max)
         # One thread, so that only one batch at a time is decompressed in memory.
         self.batch_executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-batch")
         # One thread, so that the patterns of all clients together use at most one core.

@@ -131,7 +131,7 @@ def begin(
 
 
 async def begin_in_steps(broker: Broker, request: Request, prevalidation: Prevalidation) -> AppendedRequest:
-    """Like ``begin``, but if there are many batches, let the event loop run other requests after each step.
+    """Like ``begin``, but the event loop runs other requests after each step of many batches.
 
     If the batches need validation in a thread, it happens first.
     """

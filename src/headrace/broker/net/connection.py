@@ -5,9 +5,9 @@ together, so that one sync serves all of them. Their appends are still in order,
 waiting for new records when another request arrives, because the response to that request must follow the response to
 the fetch.
 
-The memory per client is limited. The broker reads only a few requests ahead from the socket. It builds no more
-responses while the client does not read. It closes a connection whose client sends or reads too slowly. Two accounts
-(``client_limits``), one for requests and one for responses, count the memory of all connections.
+The memory per client is limited. The broker reads only a few requests ahead from the socket, builds no more responses
+while the client does not read, and closes a connection whose client is too slow. Two accounts (``client_limits``) count
+the memory of all connections.
 """
 
 from __future__ import annotations
@@ -68,10 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._response_timer = SlowClientTimer()
         self._held_bytes = 0
-        """Memory of the request that a task handles."""
         self._request_bytes = 0
         self._unsent_bytes = 0
-        self._unencoded_bytes = 0
         self._write_scheduled = False
         self._current_task: asyncio.Task[None] | None = None
         self._waiting_fetch: WaitingFetch | None = None
@@ -203,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: Frame) -> None:
         header, is_supported = decode_head(frame)
-        pending = PendingResponse(self._broker, header, self.active_at, self._count_unencoded)
+        pending = PendingResponse(self._broker, header, self.active_at, self)
         if not is_supported:
             pending.version = 0
             self._responses.append(pending)
@@ -217,10 +215,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             request = decode_body(header, frame, self._broker.limits, self)
             self._responses.append(pending)
-            if request.api is Api.FETCH:
-                self._fetch(pending, request)
-            else:
+            if request.api is not Api.FETCH:
                 self._start_task(self._run(pending, request))
+            elif (waiting := self._attempt_fetch(pending, fetch.begin(self._broker, request))) is not None:
+                self._start_task(self._wait_for_data(pending, waiting))
 
     async def _decode_and_handle(self, pending: PendingResponse, header: Header, frame: Frame) -> None:
         """Decode a large request in a thread and handle it in steps, so that other clients do not wait for it."""
@@ -235,25 +233,19 @@ class Connection(asyncio.BufferedProtocol):
                 return
             del frame
             self._account_requests()
-            await broker.turns.pause()
             if request.api is Api.FETCH:
                 # The first attempt uses this turn too, so at most one decoded fetch has not reserved memory.
-                pending_fetch = fetch.begin(broker, request)
+                waiting = self._attempt_fetch(pending, fetch.begin(broker, request))
                 del request
-                self._held_bytes = 0
-                self._account_requests()
-                if not self._attempt_fetch(pending, pending_fetch):
-                    if not pending_fetch.is_large:
-                        broker.turns.give_back()
-                    await self._wait_for_data(pending)
+                if waiting is not None:
+                    await self._wait_for_data(pending, waiting)
                 return
         await self._run(pending, request)
 
     def _produce(self, pending: PendingResponse, request: Request, frame_bytes: int) -> None:
-        wants_response = request.message.acks != 0
-        if wants_response:
-            self._responses.append(pending)
-        target = pending if wants_response else None
+        target = pending if request.message.acks != 0 else None
+        if target is not None:
+            self._responses.append(target)
         prevalidation = produce.prevalidate(self._broker, request, frame_bytes)
         if not prevalidation.needs_thread and len(prevalidation.results) <= produce.BATCHES_PER_STEP:
             self._await_durable(target, request, produce.begin(self._broker, request, prevalidation.results))
@@ -264,8 +256,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _validate_and_append(
         self, pending: PendingResponse | None, request: Request, prevalidation: Prevalidation
     ) -> None:
-        appended = await produce.begin_in_steps(self._broker, request, prevalidation)
-        self._await_durable(pending, request, appended)
+        self._await_durable(
+            pending, request, await produce.begin_in_steps(self._broker, request, prevalidation)
+        )
 
     def _await_durable(
         self, pending: PendingResponse | None, request: Request, appended: AppendedRequest
@@ -289,26 +282,20 @@ class Connection(asyncio.BufferedProtocol):
             reason = "the broker refused a batch with acks=0, which gets no response"
             self._disconnect("refused-unanswered", reason)
 
-    def _fetch(self, pending: PendingResponse, request: Request) -> None:
-        if not self._attempt_fetch(pending, fetch.begin(self._broker, request)):
-            self._start_task(self._wait_for_data(pending))
-
-    def _attempt_fetch(self, pending: PendingResponse, pending_fetch: PendingFetch) -> bool:
-        """Respond if there are enough records, and return whether there were. Otherwise the fetch begins to wait."""
+    def _attempt_fetch(self, pending: PendingResponse, pending_fetch: PendingFetch) -> WaitingFetch | None:
+        """Respond if the partitions have enough records. Otherwise return the fetch, which begins to wait."""
         if not pending_fetch.is_large:
             response = pending_fetch.attempt(last=False)
             if response is not None:
                 self._respond(pending, response)
-                return True
-        respond_now = bool(self._backlog) or self._finishing
-        self._waiting_fetch = WaitingFetch(
-            self._broker, pending_fetch, pending.encode_any, respond_now=respond_now
-        )
-        return False
+                return None
+        must_respond = bool(self._backlog) or self._finishing
+        waiting = WaitingFetch(self._broker, pending_fetch, pending.encode_any, respond_now=must_respond)
+        self._waiting_fetch = waiting
+        return waiting
 
-    async def _wait_for_data(self, pending: PendingResponse) -> None:
-        assert self._waiting_fetch is not None
-        self._queue(pending, await self._waiting_fetch.response())
+    async def _wait_for_data(self, pending: PendingResponse, waiting: WaitingFetch) -> None:
+        self._queue(pending, await waiting.response())
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task. The next request waits until the task ends."""
@@ -351,9 +338,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing_bytes > _COUNTED_BYTES_MIN:
             # Update the account now, so that the next Fetch response to any client is smaller.
             self._unsent_bytes = self._outgoing_bytes
-            self._account_responses()
-        # Write in the next iteration of the event loop. One sync often completes several requests of a connection, and
-        # one write then sends all their responses.
+            self._broker.responses_held.set_usage(self, self._outgoing_bytes)
+        # Write in the next iteration of the event loop, because one sync often completes several requests.
         if self._outgoing and not self._write_scheduled:
             self._write_scheduled = True
             self._broker.loop.call_soon(self._write)
@@ -384,17 +370,7 @@ class Connection(asyncio.BufferedProtocol):
             self._response_timer.start(self._broker.clock.steady(), self._written_bytes - size)
         if size != self._unsent_bytes:
             self._unsent_bytes = size
-            self._account_responses()
-
-    def _count_unencoded(self, size: int) -> None:
-        """Count the memory of a response that waits to be encoded."""
-        if size != self._unencoded_bytes:
-            self._unencoded_bytes = size
-            self._account_responses()
-
-    def _account_responses(self) -> None:
-        if not self._closed:
-            self._broker.responses_held.set_usage(self, self._unsent_bytes + self._unencoded_bytes)
+            self._broker.responses_held.set_usage(self, size)
 
     # Closing
 

@@ -13,7 +13,6 @@ memory before it is encoded. A response that was built without a turn waits for 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,9 +96,13 @@ def decode_body(
 def decode_large_body(
     header: Header, frame: Frame, limits: BrokerLimits, connection: Connection
 ) -> tuple[Request, int]:
-    """Like ``decode_body``. Also returns the memory of the request. Runs in a thread."""
+    """Like ``decode_body``. Also returns the memory to count for the request while it is handled. Runs in a thread.
+
+    A fetch reserves its memory itself, and does not keep its request.
+    """
     request = decode_body(header, frame, limits, connection)
-    return request, len(frame) + count_items(request.message) * ITEM_BYTES
+    is_fetch = header.api is Api.FETCH
+    return request, 0 if is_fetch else len(frame) + count_items(request.message) * ITEM_BYTES
 
 
 @cache
@@ -114,16 +117,14 @@ class PendingResponse:
     """A response in the queue of its connection.
 
     ``parts`` are its bytes, or ``None`` until it is encoded. ``received`` is the time at which its request arrived.
-    ``count_memory`` is called with the memory of the response while it waits to be encoded, then with 0.
+    While the response waits to be encoded, it counts in the account of responses.
     """
 
-    __slots__ = ("_count_memory", "api", "broker", "correlation_id", "parts", "received", "version")
+    __slots__ = ("_connection", "api", "broker", "correlation_id", "parts", "received", "version")
 
-    def __init__(
-        self, broker: Broker, header: Header, received: float, count_memory: Callable[[int], None]
-    ) -> None:
+    def __init__(self, broker: Broker, header: Header, received: float, connection: Connection) -> None:
         assert header.api is not None
-        self._count_memory = count_memory
+        self._connection = connection
         self.broker = broker
         self.api = header.api
         self.version = header.version
@@ -153,7 +154,8 @@ class PendingResponse:
             return self.encode(response)
         broker = self.broker
         if not broker.turns.is_held_by_me():
-            self._count_memory(count_items(response) * ITEM_BYTES + records_bytes)
+            size = count_items(response) * ITEM_BYTES + records_bytes
+            broker.responses_held.set_usage(self, size)
         try:
             async with broker.turns:
                 self._count(response)
@@ -166,7 +168,11 @@ class PendingResponse:
                     response,
                 )
         finally:
-            self._count_memory(0)
+            broker.responses_held.set_usage(self, 0)
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because all responses together use too much memory."""
+        self._connection.evict(reason)
 
     def _count(self, response: Any) -> None:
         stats = self.broker.stats

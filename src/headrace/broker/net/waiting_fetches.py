@@ -100,6 +100,7 @@ class WaitingFetch:
             parts = await self._attempt(pending_fetch, last=self._must_respond or not may_wait)
         else:
             parts = None  # The connection made the first attempt.
+            self._broker.turns.give_back()
         while parts is None:
             if pending_fetch.is_cold:
                 await pending_fetch.read_cold()
