@@ -89,6 +89,24 @@ async def test_a_fetch_in_a_large_frame_gets_available_records_without_a_wait(
     assert [topic.topic for topic in answer.responses if topic.partitions[0].records] == [topics[-1]]
 
 
+async def test_a_fetch_in_a_large_frame_waits_without_its_turn_and_gets_the_next_record(scene: Scene) -> None:
+    running = await scene()
+    topics = names(150, name_chars=150)
+    await create(running, topics)
+    client, other = await running.connect(), await running.connect()
+    fetching = asyncio.ensure_future(client.call(Api.FETCH, 12, fetch_of(topics, max_wait_ms=300_000)))
+    partition = running.broker.partition(topics[0], 0)
+    assert partition is not None
+    async with asyncio.timeout(120):
+        while not partition.watchers:
+            await asyncio.sleep(0.01)
+    described = await other.call(Api.DESCRIBE_GROUPS, 5, m.DescribeGroupsRequest(groups=["g"]))
+    assert [group.group_state for group in described.groups] == ["Dead"]
+    await BrokerCalls(running.broker).append(topics[0], 1_000)
+    answer = await fetching
+    assert [topic.topic for topic in answer.responses if topic.partitions[0].records] == [topics[0]]
+
+
 async def test_a_large_frame_for_an_unknown_session_gets_its_error(scene: Scene) -> None:
     running = await scene()
     message = fetch_of(names(150, name_chars=150), max_wait_ms=300_000, session_id=9, session_epoch=5)

@@ -7,7 +7,7 @@ is in the first two bytes of the frame.
 
 A response with many items takes long to build and to encode. Its task takes a turn (``Turns``) and keeps it until the
 response is encoded. So the event loop serves other clients in between, and only one such response at a time is in
-memory before it is encoded. A response that was built without a turn waits for one; its connection counts its memory.
+memory before it is encoded. A response that was built without a turn waits for one, and its memory counts meanwhile.
 """
 
 from __future__ import annotations
