@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quie
     """Start a session in a new JVM. ``say`` reports slow steps, such as downloads of jars. ``slots`` is the number of
     task slots that a local master has in addition to its cores, for tasks that run continuously and mostly wait.
     """
-    with _start_stop_lock, _restored_interrupt_handler():
+    with _start_stop_lock:
         if _running:
             raise SparkNotStarted(
                 "Spark already runs in this process",
@@ -70,10 +71,10 @@ def start(settings: Settings, app_name: str, *, slots: int = 0, say: Say = _quie
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jvm = Jvm(launch, conf, logs, _environment(settings, launch))
         try:
-            session = _connect(jvm)
+            session = _connect_in_thread(jvm)
         except BaseException:
-            _reset_pyspark()
             jvm.stop()
+            _reset_pyspark()
             raise
         _running[id(session)] = jvm, spill
         return session
@@ -139,6 +140,26 @@ def _environment(settings: Settings, launch: Launch) -> dict[str, str]:
     return environment
 
 
+def _connect_in_thread(jvm: Jvm) -> SparkSession:
+    """In the main thread, PySpark would handle Ctrl-C itself: it would call the JVM in the middle of another call."""
+    logging.getLogger().addFilter(_is_not_from_py4j)
+    connected: Future[SparkSession] = Future()
+
+    def connect() -> None:
+        try:
+            connected.set_result(_connect(jvm))
+        except BaseException as error:
+            connected.set_exception(error)
+
+    threading.Thread(target=connect, name="connect to Spark", daemon=True).start()
+    return connected.result()
+
+
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs each failed call with its traceback, and also raises the error."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 def _connect(jvm: Jvm) -> SparkSession:
     with warnings.catch_warnings():
         # PySpark's imports cause deprecation warnings.
@@ -188,19 +209,6 @@ def _reset_pyspark() -> None:
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
-
-
-@contextlib.contextmanager
-def _restored_interrupt_handler() -> Iterator[None]:
-    """Restore the Ctrl-C handler. PySpark replaces it when it starts in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager
