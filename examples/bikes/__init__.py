@@ -4,7 +4,7 @@ stations   a table: the stations, with name and district
 rentals    events: a customer took a bike at a station, or returned it
 
 locate_rentals   rides: rentals, each with the station's name and district at the time when the flow read the rental
-count_rides      activity: bikes taken and returned, per station and five minutes
+count_rides      activity: bikes rented and returned, per station and five minutes
 count_bikes      bikes: the bikes that are at each station now
 
 headrace run examples.bikes:app --feed examples.bikes.traffic:feed

@@ -39,7 +39,7 @@ _STEP_S = 0.1
 
 
 class City:
-    """The bikes, and the station of each bike that nobody rides. Every bike begins with its delivery to a station."""
+    """The bikes, and the station of each parked bike. Every bike begins with its delivery to a station."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = random.Random(seed)

@@ -1,7 +1,7 @@
 """The change story of ``examples/bikes``: its flows, whose schema and function change on one log.
 
 A required field is refused, the field with a default is accepted, the changed flows are derived beside the serving ones
-and switch, and a change that turns out to be wrong is taken back. A stock Kafka client reads the stable topics.
+and switch, and a change that turns out to be wrong is reverted. A stock Kafka client reads the stable topics.
 """
 
 from __future__ import annotations

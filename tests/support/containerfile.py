@@ -21,7 +21,9 @@ __all__ = ["Build", "Instruction", "instructions"]
 _RUN_S_MAX = 3_600
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _DEBIAN = re.compile(r"debian:(\w+)-slim")
-_INHERITED = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE")
+_CERTIFICATES = ("PIP_CERT", "SSL_CERT_FILE")
+"""Variables with a file of certificates, which the commands of an image need at the same path."""
+_INHERITED = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", *_CERTIFICATES)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,12 @@ class Build:
         subprocess.run(["cp", "-a", base_root, root], check=True)
         for name_of_file in ("resolv.conf", "hosts"):
             shutil.copy(f"/etc/{name_of_file}", root / "etc" / name_of_file)
+        for variable in _CERTIFICATES:
+            certificates = Path(os.environ.get(variable, ""))
+            if certificates.is_file():
+                copy = root / certificates.relative_to("/")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(certificates, copy)
         self._stage = _Stage(root)
         self._named[name or str(len(self._named))] = self._stage
 

@@ -223,7 +223,7 @@ def _warn_of_other_rows(session: Session, cluster: Cluster, app: App, flow: Flow
     """,
 )
 def drop(session: Session, app: AppName, flow: FlowName, generation: Number, yes: Yes = False) -> None:
-    """Delete a generation that does not serve, with its topics and its parts of views. There is no way back to it."""
+    """Delete a generation that does not serve, with its topics and its parts of views. It can never serve again."""
     from headrace.client.generations_writer import drop_generation, expect_droppable
 
     loaded, declared = _flow(app, flow)
@@ -249,7 +249,7 @@ def switch_flow_back(session: Session, app: App, flow: Flow, *, behind: bool) ->
     kept = sorted(generations.kept, key=lambda entry: entry.kept_ms) if generations is not None else []
     if generations is None or not kept:
         raise SwitchRefused(
-            f"flow {flow.name} has no kept generation, so there is no way back",
+            f"flow {flow.name} has no kept generation to switch back to",
             hint="headrace generation list APP shows the generations",
         )
     rows: list[dict[str, Any]] = []

@@ -119,7 +119,7 @@ def serving_progress_topic(cluster: Cluster, flow: Flow) -> str:
 
 
 def progress_of(cluster: Cluster, flow: Flow, number: int = 0) -> Progress | None:
-    """Return the progress of a generation (0: the serving one); None if it has not begun."""
+    """Return the progress of a generation (0: the serving one); None if it has no progress record yet."""
     if not number:
         return current(cluster, serving_progress_topic(cluster, flow))
     progress = current(cluster, progress_topic_of(cluster, flow, number))

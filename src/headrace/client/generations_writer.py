@@ -56,7 +56,7 @@ _GRACE_MS = 60_000
 _VISIBLE_S = 30.0
 _PAUSE_S = 0.01
 _RUN = secrets.token_hex(4)
-"""Tells this process from an earlier one with the same pid, as in a container that was restarted."""
+"""Distinguishes this process from an earlier one with the same pid, as in a restarted container."""
 
 
 class GenerationsWriter:
@@ -83,7 +83,7 @@ class GenerationsWriter:
         self.writer.close()
 
     def read(self) -> FlowGenerations:
-        """Return the current record. Nobody else can change it until another writer opens.
+        """Return the current record. Only another writer that opens can change it.
 
         If another process was switching, its writer is fenced now, so its switch cannot complete. It is cancelled with
         the next write.

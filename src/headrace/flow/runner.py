@@ -152,7 +152,7 @@ class FlowRunner:
         self.status.state, self.status.why = "stopped", ""
 
     def _ends_quietly(self, error: Exception) -> bool:
-        """Whether the generation was dropped, or is only kept and cannot go on."""
+        """Whether the generation was dropped, or is only kept and cannot continue."""
         if isinstance(error, GenerationUnknown):
             return True
         if is_retriable(error) or not self._number:

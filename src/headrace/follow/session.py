@@ -61,7 +61,7 @@ class FollowSession:
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             self._read_generations()
-            self._change_places()
+            self._swap_parts_back()
             origin = self._origin(Part.SERVING, None)
             if isinstance(origin, NotReady):
                 self._report(state="waiting", reason=origin.reason)
@@ -126,7 +126,7 @@ class FollowSession:
             works.append(opened.enter_context(contextlib.closing(work)))
         return works
 
-    def _change_places(self) -> None:
+    def _swap_parts_back(self) -> None:
         """If the flow switched back to the generation of the kept part, let that part serve again."""
         kept, serving = self._store.state(Part.KEPT), self._store.state(Part.SERVING)
         if kept is None or kept.fault or serving is None or not self._serving_number:
@@ -206,13 +206,13 @@ class FollowSession:
         return [self._target(origin, Part.BUILDING, state, None)]
 
     def _choose_old_serving(self) -> list[Target]:
-        """Go on with the serving part of another generation until the building part serves."""
+        """Continue with the serving part of another generation until the building part serves."""
         state = self._store.state(Part.SERVING)
         number = state.position.generation if state is not None else 0
-        return [] if state is None or number == self._serving_number else self._go_on(Part.SERVING, state)
+        return [] if state is None or number == self._serving_number else self._continue(Part.SERVING, state)
 
     def _choose_kept(self) -> list[Target]:
-        """Go on with the kept part while its generation exists; drop it afterwards."""
+        """Continue with the kept part while its generation exists; drop it afterwards."""
         state = self._store.state(Part.KEPT)
         if state is None:
             return []
@@ -220,9 +220,9 @@ class FollowSession:
         if not self._is_of(state, number) or number == self._serving_number:
             self._store.drop(Part.KEPT, Fence(self._owner, number))
             return []
-        return self._go_on(Part.KEPT, state)
+        return self._continue(Part.KEPT, state)
 
-    def _go_on(self, part: Part, state: ViewState) -> list[Target]:
+    def _continue(self, part: Part, state: ViewState) -> list[Target]:
         """Continue the part with its own generation, if that is possible."""
         number = state.position.generation
         if not self._is_of(state, number):

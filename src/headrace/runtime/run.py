@@ -339,7 +339,7 @@ class Run:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a deployment is complete: no flow changed, or another process has taken all changed flows over."""
+        """Whether a deployment is complete: no flow changed, or another process runs all changed flows."""
         flows = [part for part in self.parts if part.name.startswith("flow ")]
         return self._changed_only and not any(part.is_running for part in flows)
 

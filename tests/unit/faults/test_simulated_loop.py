@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from faults.simulation.loop import run_process
 from headrace.testing.faulty_clock import DrivenClock
+
+from faults.simulation.loop import run_process
 
 
 def test_a_job_for_an_executor_of_the_process_runs_without_a_real_thread() -> None:

@@ -97,6 +97,7 @@ PINNED: dict[str, set[str]] = {
         "ServeSettings",
         "Settings",
         "SparkSettings",
+        "SwitchSettings",
         "TopicSettings",
         "VerifySettings",
         "ViewSettings",

@@ -124,8 +124,8 @@ def switch(
         flow = loaded.writer_of(view.topic)
         if flow is None:
             raise SwitchRefused(
-                f"view {name!r} follows topic {view.topic.name!r}, which no flow writes, so there is no way back",
-                hint="only a view of a flow's topic has generations",
+                f"view {name!r} follows topic {view.topic.name!r}, which no flow writes, so it has no generations",
+                hint="only a view of a flow's topic can be switched back",
             )
         session.out.table(switch_flow_back(session, loaded, flow, behind=behind))
         return

@@ -35,7 +35,7 @@ _OUT_OF_MEMORY = 3
 """The exit code of ``-XX:+ExitOnOutOfMemoryError``."""
 _MALLOC = {"MALLOC_ARENA_MAX": "4"}
 """By default, glibc has up to eight arenas per core for memory outside the heap. Spark has hundreds of threads, so the
-arenas of a driver with two cores grew to 110 MB, and went on growing for hours.
+arenas of a driver with two cores grew to 110 MB, and continued to grow for hours.
 """
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 # Java packages that Spark accesses: the list of Spark's launcher, without a package that only linear algebra uses.

@@ -278,13 +278,13 @@ class Difference:
         return rows
 
     def _last(self, side: _Side, key: bytes) -> str | None:
-        place = self._database.execute(
+        last = self._database.execute(
             f"SELECT place, position FROM {side.table} WHERE key = ? ORDER BY nth DESC LIMIT 1",  # noqa: S608
             (key,),
         ).fetchone()
-        if place is None:
+        if last is None:
             return None
-        number, offset = place
+        number, offset = last
         message = next(read(self._cluster, side.topic, {number: (offset, offset + 1)}), None)
         return None if message is None else _text(_bytes(message.value()))
 

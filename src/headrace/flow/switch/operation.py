@@ -5,7 +5,7 @@
                generations upstream that it reads (``headrace.flow.switch.coverage``)
     complete   seal the other generation too, compare the two topics, and commit in one transaction: the difference to
                the stable topic, and the record that the other generation serves
-    cancel     record that there is no switch; the serving generation continues
+    cancel     record the end of the attempt; the serving generation continues
 
 On the way back to a kept generation, views must not wait until large topics are compared. ``complete_unpublished`` only
 records that the generation serves. The difference is published afterwards, with a second operation: a switch from the
@@ -287,7 +287,7 @@ def _expect_switchable(cluster: Cluster, flow: Flow, generations: FlowGeneration
     after, before = current(cluster, entry.progress), current(cluster, serving.progress)
     if after is None or before is None:
         raise SwitchRefused(
-            f"generation {number} of flow {flow.name} has not begun to derive rows",
+            f"generation {number} of flow {flow.name} has no progress record yet",
             hint=f"run the app with the function that derives it: headrace run {app_argument()}",
         )
     if "realtime" in (after.generation.latency, before.generation.latency):

@@ -2,7 +2,7 @@
 
 The generation must have caught up with the serving one, and so must the generations upstream that it reads. All flows
 downstream must have switched before, to generations that read this one. Then the rows are compared. If the difference
-is within the limits, the flow switches. Otherwise the generation goes on being built, and waits for the operator.
+is within the limits, the flow switches. Otherwise the generation is built further, and waits for the operator.
 
 If another process began a switch and died, the driver cancels that switch, so the flow does not wait for ever.
 """
@@ -60,8 +60,8 @@ class SwitchPolicy:
         self._comparison: Comparison | None = None
         self._deadline_s = 0.0
         self._coverage: Coverage | None = None
-        """What the serving generation had read when this generation began to be watched. New records arrive all the
-        time, so this generation must reach what was there once.
+        """What the serving generation had read at the first check. New records arrive all the time, so this generation
+        must reach only this position.
         """
         self._waits_for = ""
         self.is_due = False
@@ -69,7 +69,7 @@ class SwitchPolicy:
 
     @property
     def is_switching(self) -> bool:
-        """Whether this driver has begun a switch."""
+        """Whether this driver is attempting a switch."""
         return self._operation is not None
 
     def poll(self, last: Batch | None) -> None:
@@ -119,14 +119,14 @@ class SwitchPolicy:
         return generations is not None and generations.serving == self._number
 
     def close(self) -> None:
-        """Cancel a switch that has begun."""
+        """Cancel the current attempt to switch."""
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             comparison.close()
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel a switch that has begun. The next attempt compares only what is new."""
+        """Cancel the current attempt to switch. The next attempt compares only what is new."""
         operation, self._operation = self._operation, None
         if operation is not None:
             operation.close()

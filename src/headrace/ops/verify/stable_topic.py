@@ -158,7 +158,7 @@ class StableTopic:
 
     def _find_position(self, generations: FlowGenerations, began: Progress) -> _Position | None:
         """Return the ends of both topics at a moment without an open transaction, or the end of a batch that was
-        committed since ``began``: after the last switch. None if there is neither within the time limit.
+        committed since ``began``: after the last switch. None after the time limit.
         """
         own, stable = generations.serving_entry.topic, generations.stable
         deadline = time.monotonic() + _WAIT_S
