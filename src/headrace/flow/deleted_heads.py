@@ -6,9 +6,9 @@ another flow of the app that reads the topic, recorded it: before and after each
 batch, so for the rest of that batch the new generation uses the notes about late events instead. So it finds the same
 late events as the earlier generations.
 
-Deleted records may also precede the first record of an earlier generation. Up to the end of that batch, its own newest event
-times are too early, so the new generation uses what the earlier one got from its predecessor. Each generation of a flow
-has a progress topic of its own, and may still run beside the others.
+Deleted records may also precede the first record of an earlier generation. Up to the end of that batch, its own newest
+event times are too early, so the new generation uses what the earlier one got from its predecessor. Each generation of
+a flow has a progress topic of its own, and may still run beside the others.
 """
 
 from __future__ import annotations
