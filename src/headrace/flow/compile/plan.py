@@ -1,7 +1,8 @@
 """Reads and builds nodes and expressions of Spark's logical plans from Python.
 
-Every call to the JVM takes about a tenth of a millisecond. New nodes are already resolved: they use the attributes of
-the plan, and new columns get new ids.
+Every call to the JVM takes about a tenth of a millisecond. Plans and nodes never change, so the plan of a frame, and
+the class and children of a node, are requested once and kept with the Python object. New nodes are already resolved:
+they use the attributes of the plan, and new columns get new ids.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -23,14 +26,24 @@ __all__ = [
     "each",
     "expr_id",
     "expressions",
+    "full_class_name",
     "nodes",
     "order_sensitive_operators",
 ]
 _CATALYST = "org.apache.spark.sql.catalyst."
+_CHILDREN, _CLASS_NAME = "_headrace_children", "_headrace_class_name"
+_analyzed: WeakKeyDictionary[DataFrame, Any] = WeakKeyDictionary()
 
 
 def analyzed(frame: DataFrame) -> Any:
     """Return Spark's analyzed plan, with common table expressions (``WITH``) inlined and pipes (``|>``) removed."""
+    plan = _analyzed.get(frame)
+    if plan is None:
+        plan = _analyzed[frame] = _analyze(frame)
+    return plan
+
+
+def _analyze(frame: DataFrame) -> Any:
     catalyst: Any = frame.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
     plan: Any = frame._jdf.queryExecution().analyzed()
     plan = catalyst.expressions.EliminatePipeOperators.apply(plan)
@@ -43,11 +56,25 @@ def each(seq: Any) -> list[Any]:
 
 
 def children(node: Any) -> list[Any]:
-    return each(node.children())
+    if _CHILDREN not in node.__dict__:
+        node.__dict__[_CHILDREN] = each(node.children())
+    return [*node.__dict__[_CHILDREN]]
 
 
 def class_name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    if _CLASS_NAME not in node.__dict__:
+        node.__dict__[_CLASS_NAME] = str(_class_utils().getSimpleName(node))
+    return str(node.__dict__[_CLASS_NAME])
+
+
+def full_class_name(value: Any) -> str:
+    return str(_class_utils().getName(value))
+
+
+def _class_utils() -> Any:
+    """Return a class that needs one call for a name, and not one for the class and another for its name."""
+    jvm: Any = SparkContext._jvm
+    return jvm.org.apache.commons.lang3.ClassUtils
 
 
 def nodes(tree: Any, *, subqueries: bool = False) -> Iterator[Any]:

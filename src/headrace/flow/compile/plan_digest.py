@@ -22,7 +22,7 @@ from py4j.java_collections import JavaArray
 from py4j.java_gateway import JavaObject, is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.flow.compile.plan import children, each
+from headrace.flow.compile.plan import children, each, full_class_name
 
 __all__ = ["PlanDigest", "Trail", "plan_digest"]
 
@@ -127,7 +127,7 @@ class _Walk:
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, JavaArray):
             return f"[{', '.join(map(self.encode, value))}]"
-        name = str(value.getClass().getName())
+        name = full_class_name(value)
         match self._kind(name, value):
             case "tree":
                 return self._tree(name, value)

@@ -169,6 +169,8 @@ def _connect(jvm: Jvm) -> SparkSession:
             from pyspark.errors import PySparkException
             from pyspark.java_gateway import launch_gateway
             from pyspark.sql import SparkSession
+
+            from headrace.flow.spark.java_names import remember_names
         except ImportError as error:
             raise MissingExtra(error.name or "pyspark") from error
         try:
@@ -177,6 +179,7 @@ def _connect(jvm: Jvm) -> SparkSession:
             ):
                 gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
             gateway.proc = jvm.process
+            remember_names(gateway)
             return SparkSession(SparkContext(gateway=gateway))
         except (PySparkException, OSError, _py4j_error()) as error:
             raise jvm.ended() or SparkNotStarted(
