@@ -172,10 +172,10 @@ FAULTS = {
         Fault("X30", "exploding input", ("flows.exploding_input",), 6, _FLOWS),
         Fault(
             "X31",
-            "the function changes between two starts",
-            ("flows.changed_function", "flows.generation_switch"),
+            "the code or a schema changes",
+            ("flows.changed_function", "flows.generation_switch", "flows.deployment_kill"),
             200,
-            _FLOWS_AND_VIEWS,
+            (*_FLOWS_AND_VIEWS, "cli", "runtime"),
             at_once=2,
         ),
         Fault("X32", "amplification", ("log.amplification",), 3, _LOG),

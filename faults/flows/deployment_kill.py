@@ -6,7 +6,7 @@ function, a new field with a default, or a renamed field with an upcaster. Befor
 field that the history lacks is tried: it must be refused, and change nothing.
 
 The process that deploys is killed after a random write to ``headrace.generations`` and started again; in some runs so
-is the app, with its broker. A stock consumer reads the flow's topic all the time: it must never lose a key. At the end
+is the app, with its broker. One seed in ten uses Apache Kafka. A stock consumer reads the flow's topic all the time: it must never lose a key. At the end
 the topic and the view must have the rows of the new function over all records, which the oracle computes, and
 ``headrace verify`` must prove the view.
 """
@@ -27,6 +27,7 @@ from faults.committed_records import committed
 from faults.outcome import Outcome
 from faults.run_directory import run_directory
 from faults.servers.app_process import AppProcess
+from faults.servers.log_server import is_on_kafka, log_server
 from faults.servers.process_tree import pss_mb
 from headrace.client.cluster import Cluster
 from headrace.client.errors import LogError
@@ -116,14 +117,18 @@ def in_seconds(trip):
 def run(seed: int, *, protected: bool = True) -> Outcome:
     assert protected, "this module has no unprotected run"
     outcome = Outcome(FAULT, seed)
-    with run_directory(FAULT, seed, in_memory=True) as home:
-        _Deployment(home, random.Random(f"{FAULT} deployment {seed}"), outcome).run()
+    rng = random.Random(f"{FAULT} deployment {seed}")
+    with run_directory(FAULT, seed, in_memory=True) as home, contextlib.ExitStack() as stack:
+        # Else the app has its embedded broker, which dies with it.
+        kafka = stack.enter_context(log_server(home, seed, outcome)) if is_on_kafka(seed) else ""
+        _Deployment(home, rng, outcome, kafka).run()
     return outcome
 
 
 class _Deployment:
-    def __init__(self, home: Path, rng: random.Random, outcome: Outcome) -> None:
+    def __init__(self, home: Path, rng: random.Random, outcome: Outcome, kafka: str) -> None:
         self._home = home
+        self._kafka = kafka
         self._rng = rng
         self._outcome = outcome
         self._change = rng.choice(list(_CHANGES))
@@ -147,7 +152,8 @@ class _Deployment:
             self._outcome.problems.append(f"a reader saw {reader.lost_keys_max} keys disappear")
 
     def _start(self, version: str, address: str = "127.0.0.1:0") -> AppProcess:
-        words = ("run", "app:app", "--listen", address, "--serve", "off", "--data", str(self._home / "data"))
+        log = ("-b", self._kafka) if self._kafka else ("--listen", address)
+        words = ("run", "app:app", *log, "--serve", "off", "--data", str(self._home / "data"))
         return AppProcess(self._home / version, self._home / f"run-{version}.log", *words)
 
     def _expect_refused(self, address: str) -> None:

@@ -11,6 +11,7 @@ from faults.flows import (
     changed_function,
     clock_jumps,
     damaged_checkpoint,
+    deployment_kill,
     disorder,
     exploding_input,
     generation_switch,
@@ -78,6 +79,11 @@ def test_readers_keep_their_rows_when_the_process_that_switches_a_flow_dies() ->
 @pytest.mark.parametrize("protection", generation_switch.UNPROTECTED)
 def test_the_oracle_detects_a_switch_without_a_fence_or_a_difference(protection: str) -> None:
     expect_caught(generation_switch, protection, tries=3, isolated=False)
+
+
+@pytest.mark.soak
+def test_readers_keep_their_rows_when_a_deployment_of_a_changed_schema_is_killed() -> None:
+    expect_no_problems(deployment_kill.run(1))
 
 
 def test_a_clock_jump_inside_a_batch_does_not_change_the_bytes_of_windows() -> None:
