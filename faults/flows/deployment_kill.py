@@ -6,9 +6,9 @@ function, a new field with a default, or a renamed field with an upcaster. Befor
 field that the history lacks is tried: it must be refused, and change nothing.
 
 The process that deploys is killed after a random write to ``headrace.generations`` and started again; in some runs so
-is the app, with its broker. One seed in ten uses Apache Kafka. A stock consumer reads the flow's topic all the time: it must never lose a key. At the end
-the topic and the view must have the rows of the new function over all records, which the oracle computes, and
-``headrace verify`` must prove the view.
+is the app, with its broker. One seed in ten uses Apache Kafka. A stock consumer reads the flow's topic all the time: it
+must never lose a key. At the end the topic and the view must have the rows of the new function over all records, which
+the oracle computes, and ``headrace verify`` must prove the view.
 """
 
 from __future__ import annotations
