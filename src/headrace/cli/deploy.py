@@ -14,7 +14,7 @@ __all__ = ["command"]
     examples="""
     headrace deploy shop:app
     headrace deploy shop:app -b kafka:9092 --master spark://cluster:7077
-    headrace deploy shop:app --stop-after 600
+    headrace deploy shop:app --for 600
     """,
 )
 def deploy(

@@ -36,6 +36,7 @@ from headrace.model.generations import (
     GenerationUnknown,
     encode,
 )
+from headrace.processes import is_running
 
 __all__ = [
     "TRANSACTION_MS",
@@ -180,13 +181,7 @@ def is_abandoned(generations: FlowGenerations, now_ms: int) -> bool:
         return now_ms > until_ms
     if int(pid) == os.getpid():
         return run != _RUN or now_ms > until_ms
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return now_ms > until_ms + _GRACE_MS
+    return not is_running(int(pid)) or now_ms > until_ms + _GRACE_MS
 
 
 def drop_generation(cluster: Cluster, app: Declared, flow: Flow, number: int) -> Entry:

@@ -7,23 +7,28 @@ runs again, or until the switch.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 
 from headrace.client.generations import generations_of, transactional_id_of
 from headrace.client.generations_writer import GenerationsWriter
-from headrace.client.progress import current
+from headrace.client.progress import current, current_driver
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import InputReplaced
 from headrace.flow.ownership import expect_owner
 from headrace.flow.upstream import find_upstream, why_unreadable
 from headrace.model.generations import Entry, FlowGenerations
+from headrace.model.progress import Driver
+from headrace.processes import is_running
 
 __all__ = [
     "begin_generation",
     "choose_generation",
     "derivable",
     "first_entry",
+    "needs_deployment",
     "needs_new_generation",
     "resting_entry",
     "resting_line",
@@ -103,6 +108,40 @@ def needs_new_generation(context: FlowContext) -> bool:
     if not is_same or upstream_being_built(context):
         return True
     return not any(_has_readable_inputs(context, entry) for entry in derivable(context, generations))
+
+
+def _driver_after_switch(context: FlowContext) -> Driver | None:
+    """Return the process that derives the serving generation, if this function began it and it replaced another one.
+
+    The process with the old code does not derive that generation. So if the process that deployed the new code dies
+    before the app is started with it, no process does.
+    """
+    generations = generations_of(context.cluster, context.flow)
+    if generations is None or not generations.kept:
+        return None
+    entry = generations.serving_entry
+    is_mine = entry.fingerprint == context.compiled.fingerprint
+    return current_driver(context.cluster, entry.progress) if is_mine else None
+
+
+def needs_deployment(context: FlowContext, note: Note) -> bool:
+    """Whether a deployment must derive the flow: its function changed, or the process that deployed it has died."""
+    if needs_new_generation(context):
+        return True
+    driver = _driver_after_switch(context)
+    if driver is None:
+        return False
+    if not _has_certainly_ended(driver):
+        note(
+            f"flow {context.flow.name} has switched to the new code; process {driver.pid} on host {driver.host} derives"
+            " its rows; if that process has ended, start the app with the new code"
+        )
+    return _has_certainly_ended(driver)
+
+
+def _has_certainly_ended(driver: Driver) -> bool:
+    """A process on another host may still run. In a container, an earlier process can have had this process's pid."""
+    return driver.host == socket.gethostname() and (driver.pid == os.getpid() or not is_running(driver.pid))
 
 
 def upstream_being_built(context: FlowContext) -> str:

@@ -209,7 +209,11 @@ class FollowSession:
         """Continue with the serving part of another generation until the building part serves."""
         state = self._store.state(Part.SERVING)
         number = state.position.generation if state is not None else 0
-        return [] if state is None or number == self._serving_number else self._continue(Part.SERVING, state)
+        return (
+            []
+            if state is None or number == self._serving_number
+            else self._continue_part(Part.SERVING, state)
+        )
 
     def _choose_kept(self) -> list[Target]:
         """Continue with the kept part while its generation exists; drop it afterwards."""
@@ -220,9 +224,9 @@ class FollowSession:
         if not self._is_of(state, number) or number == self._serving_number:
             self._store.drop(Part.KEPT, Fence(self._owner, number))
             return []
-        return self._continue(Part.KEPT, state)
+        return self._continue_part(Part.KEPT, state)
 
-    def _continue(self, part: Part, state: ViewState) -> list[Target]:
+    def _continue_part(self, part: Part, state: ViewState) -> list[Target]:
         """Continue the part with its own generation, if that is possible."""
         number = state.position.generation
         if not self._is_of(state, number):

@@ -190,7 +190,7 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
-        from headrace.flow.generation_choice import needs_new_generation, resting_line
+        from headrace.flow.generation_choice import needs_deployment, resting_line
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
         from headrace.runtime.beside import BesideFlows
@@ -206,7 +206,7 @@ class Run:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
-            if self._changed_only and not needs_new_generation(context):
+            if self._changed_only and not needs_deployment(context, self.note):
                 continue
             runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)

@@ -1,9 +1,9 @@
 """Runs the code of a Markdown page as its reader would: block by block, from the top, in an empty folder.
 
-``python`` blocks share one namespace. A block ``python FILE`` is the content of a file, and a block ``python >> FILE``
-is appended to it. In ``console`` blocks a line ``$ command`` is run by bash, ``> `` continues it, and the lines below
-are its expected output, where ``...`` matches anything. ``cd`` changes the folder for all later blocks. The page's
-addresses ``127.0.0.1:9092`` and ``127.0.0.1:8180`` become free ports.
+``python`` blocks share one namespace. A block ``python FILE`` or ``text FILE`` is the content of a file, and a block
+``python >> FILE`` is appended to it. In ``console`` blocks bash runs a line ``$ command``, ``> `` continues it, and the
+lines below are its expected output, where ``...`` matches anything. ``cd`` changes the folder for all later blocks.
+The page's addresses ``127.0.0.1:9092`` and ``127.0.0.1:8180`` become free ports.
 
 A line ``<!-- make soak -->`` directly before a block leaves it to ``make soak``, because it costs too much.
 
@@ -46,7 +46,7 @@ _COMMAND_S_MAX = 240
 _READY_S_MAX = 120
 _POLL_S = 0.05
 ONLY_SOAK = "<!-- make soak -->"
-_FILE_BLOCK = re.compile(r"python (>> )?([\w./-]+)")
+_FILE_BLOCK = re.compile(r"(?:python|text) (>> )?([\w./-]+)")
 _SERVICES = ("headrace broker", "headrace run")
 _PROGRESS = re.compile(r"\w+: \d+ of \d+ MB, \d+ %")
 

@@ -24,6 +24,7 @@ from headrace.flow.spark.conf import LOCAL, spark_conf, write_pools
 from headrace.flow.spark.errors import MissingExtra, SparkEnded, SparkNotStarted
 from headrace.flow.spark.jars import Say
 from headrace.flow.spark.jvm import STOP_S_MAX, Jvm, Launch
+from headrace.processes import is_running
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -229,18 +230,9 @@ def spill_folder(parent: Path) -> Path:
     own directory. A killed process leaves its directory behind; the next start removes such directories.
     """
     for leftover in parent.glob(f"{_PREFIX}*"):
-        if not _is_alive(leftover.name.removeprefix(_PREFIX)):
+        pid = leftover.name.removeprefix(_PREFIX)
+        if not pid.isdigit() or not is_running(int(pid)):
             shutil.rmtree(leftover, ignore_errors=True)
     folder = parent / f"{_PREFIX}{os.getpid()}"
     make_private_dir(folder)
     return folder
-
-
-def _is_alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        pass
-    return True
