@@ -135,6 +135,7 @@ def test_a_proof_warns_if_the_share_of_late_and_dead_records_jumped(
     save_report(cluster, Report(what="flow", generation=1, late=4, dead=6, **facts))
     report = Report(what="flow", generation=2, late=late, dead=dead, **facts)
     save_report(cluster, report)
-    assert [note for note in report.notes if note.startswith("warning")] == [warning] * bool(warning)
+    # A proven report is printed as one line, with its warnings.
+    assert report.short_lines() == [report.line(), *[f"  {warning}"] * bool(warning)]
     assert (f"{(late + dead) / 10:.1f} % of them late or dead" in report.line()) is bool(late or dead)
     assert next(last_reports(cluster, app)) == report

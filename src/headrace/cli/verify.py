@@ -245,7 +245,7 @@ def _show(session: Session, result: Report | CannotVerify) -> int:
     if session.out.as_json:
         session.out.json_line(result)
     else:
-        for line in [result.line()] if result.proven and not session.verbose else result.lines():
+        for line in result.lines() if session.verbose else result.short_lines():
             session.out.text(line)
     session.out.flush()
     return result.exit_code

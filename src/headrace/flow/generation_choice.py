@@ -7,19 +7,26 @@ runs again, or until the switch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
 
 from headrace.client.generations import generations_of, transactional_id_of
-from headrace.client.generations_writer import GenerationsWriter
+from headrace.client.generations_writer import GenerationsWriter, drop_generation
 from headrace.client.progress import current, current_driver
 from headrace.client.transactional_writer import TransactionalWriter
 from headrace.flow.context import FlowContext
 from headrace.flow.errors import InputReplaced
 from headrace.flow.ownership import expect_owner
 from headrace.flow.upstream import find_upstream, why_unreadable
-from headrace.model.generations import Entry, FlowGenerations
+from headrace.model.generations import (
+    Entry,
+    FlowGenerations,
+    GenerationRead,
+    GenerationServes,
+    GenerationUnknown,
+)
 from headrace.model.progress import Driver
 from headrace.processes import is_running
 
@@ -173,6 +180,14 @@ def first_entry(context: FlowContext) -> Entry:
     )
 
 
+def _drop_superseded(context: FlowContext, before: FlowGenerations) -> None:
+    """Drop the generations that were being built. They would never switch, because a newer one replaces them."""
+    for entry in before.entries:
+        if before.role(entry.number) == "building":
+            with contextlib.suppress(GenerationRead, GenerationServes, GenerationUnknown):
+                drop_generation(context.cluster, context.app, context.flow, entry.number)
+
+
 def begin_generation(context: FlowContext, reason: str) -> Entry:
     """Record a new generation of the flow, which its driver then builds beside the serving one.
 
@@ -186,6 +201,8 @@ def begin_generation(context: FlowContext, reason: str) -> Entry:
         progress = current(cluster, before.serving_entry.progress)
         at_once = flow.is_realtime or (progress is not None and progress.generation.latency == "realtime")
         entry = writer.begin_generation(context.compiled.fingerprint, reason, is_served_at_once=at_once)
+    if not at_once:
+        _drop_superseded(context, before)
     if at_once:
         for old in before.entries:
             # Fence the old driver. It finds that its generation was dropped, and ends.

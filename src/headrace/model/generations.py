@@ -139,6 +139,11 @@ class FlowGenerations(msgspec.Struct, frozen=True):
         return self.expect(self.serving)
 
     @property
+    def published_number(self) -> int:
+        """The generation whose rows the stable topic has. It may have been dropped."""
+        return self.serving if self.is_published or not self.switches else self.switches[-1].before
+
+    @property
     def building(self) -> Entry | None:
         """The newest generation that has never served."""
         waiting = [entry for entry in self.entries if entry.number != self.serving and not entry.kept_ms]

@@ -153,6 +153,9 @@ class Proofs:
             self._differing.add(report.name)
             for line in report.lines():
                 self._warn(line)
+        elif report.proven:
+            for line in report.short_lines()[1:]:
+                self._warn(line)
         self._proven[report.name] = report
         through = f" through batch {report.batch}" if report.generation else ""
         results = {"different": "NOT AS DERIVED", "unprovable": "unprovable in part", "proven": "proven"}

@@ -119,11 +119,11 @@ class SwitchSettings:
     """Whether a flow switches by itself when the new generation has caught up and the difference is within the
     limits."""
     gone_percent_max: PercentOrNone = 1
-    """Maximum keys that the new generation does not have, in percent of all keys."""
+    """Maximum keys, and rows, that the new generation does not have, in percent of all."""
     changed_percent_max: PercentOrNone = 100
     """Maximum keys whose rows changed, in percent of all keys."""
     rejected_percent_max: PercentOrNone = 1
-    """By how many percentage points the share of late and dead records may grow."""
+    """By how many percentage points the share of late records, and that of dead records, may grow."""
     keep_s: NotNegative = 86_400
     """Seconds for which ``headrace run`` keeps a generation after the switch to another one; 0 for until it is
     dropped."""

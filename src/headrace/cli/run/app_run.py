@@ -237,7 +237,7 @@ def _verify(run: Run, display: Display) -> bool:
             display.note(f"view {view.name} could not be verified: {error}")
             proven = False
             continue
-        for line in [report.line()] if report.proven else report.lines():
+        for line in report.short_lines():
             display.note(line)
         proven = proven and report.proven
     return proven

@@ -52,11 +52,13 @@ class Comparison:
     def report(self, generations: FlowGenerations) -> SwitchReport:
         """Return the report without samples, which take many requests."""
         counts = self.difference.advance()
-        old = current(self._cluster, generations.serving_entry.progress)
+        before = generations.published_number
+        entry = generations.entry(before)
+        old = current(self._cluster, entry.progress) if entry is not None else None
         new = current(self._cluster, self._entry.progress)
         return SwitchReport(
             self._flow.name,
-            generations.serving,
+            before,
             self._entry.number,
             counts,
             shares_of(old.last if old else None),

@@ -172,6 +172,7 @@ class SwitchOperation:
                 hint="compare the rows, then switch nevertheless:"
                 f" headrace generation switch {app_argument()} {self._flow.name} {entry.number}",
             )
+        report = comparison.with_samples(report)
         self._commit(comparison.difference, old, report)
         return report
 
@@ -232,10 +233,7 @@ class SwitchOperation:
     def _header(self) -> bytes:
         """Return from which generation to which the rows of the stable topic change, for example ``1>2``."""
         assert self._generations is not None
-        before = self._generations.serving
-        if before == self._number and self._generations.switches:
-            before = self._generations.switches[-1].before
-        return f"{before}>{self._number}".encode()
+        return f"{self._generations.published_number}>{self._number}".encode()
 
     def _fence(self, entry: Entry) -> None:
         """Take the transactional id of a generation from its driver, whose open transaction is aborted."""
@@ -345,8 +343,7 @@ def switch_now(
             operation.begin()
             if not accepts_behind:
                 _wait_until_covered(cluster, operation, generations.expect(number), wait_s)
-            report = operation.complete(comparison, None, accepts_behind=accepts_behind)
-        return comparison.with_samples(report)
+            return operation.complete(comparison, None, accepts_behind=accepts_behind)
 
 
 def switch_back(

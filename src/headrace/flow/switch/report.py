@@ -22,10 +22,6 @@ class Shares:
     late_percent: float = 0.0
     dead_percent: float = 0.0
 
-    @property
-    def rejected_percent(self) -> float:
-        return self.late_percent + self.dead_percent
-
 
 def shares_of(last: Batch | None) -> Shares:
     totals = last.totals if last is not None else Totals()
@@ -54,12 +50,18 @@ class SwitchReport:
         return 100 * self.counts.gone / max(1, self.counts.before)
 
     @property
+    def gone_rows_percent(self) -> float:
+        """Where each row of a key counts, a key can lose rows without being gone."""
+        lost = self.counts.rows_before - self.counts.rows_after
+        return 100 * max(0, lost) / max(1, self.counts.rows_before)
+
+    @property
     def changed_percent(self) -> float:
         return 100 * self.counts.changed / max(1, self.counts.before)
 
     def exceeded(self, switch: SwitchSettings) -> list[str]:
         """Return a text for each limit that the difference exceeds."""
-        rejected = self.shares_after.rejected_percent - self.shares_before.rejected_percent
+        before, after = self.shares_before, self.shares_after
         values = (
             (
                 self.gone_percent,
@@ -67,15 +69,24 @@ class SwitchReport:
                 f"{self.counts.gone} of {self.counts.before} keys are gone",
             ),
             (
+                self.gone_rows_percent,
+                switch.gone_percent_max,
+                f"there are {self.counts.rows_after} rows instead of {self.counts.rows_before}",
+            ),
+            (
                 self.changed_percent,
                 switch.changed_percent_max,
                 f"the rows of {self.counts.changed} of {self.counts.before} keys changed",
             ),
             (
-                rejected,
+                after.late_percent - before.late_percent,
                 switch.rejected_percent_max,
-                f"late and dead records are {self.shares_after.rejected_percent:g} % of the input instead of"
-                f" {self.shares_before.rejected_percent:g} %",
+                f"late records are {after.late_percent:g} % of the input instead of {before.late_percent:g} %",
+            ),
+            (
+                after.dead_percent - before.dead_percent,
+                switch.rejected_percent_max,
+                f"dead records are {after.dead_percent:g} % of the input instead of {before.dead_percent:g} %",
             ),
         )
         return [f"{text} (limit {limit:g} %)" for value, limit, text in values if value > limit]

@@ -87,7 +87,7 @@ class ReaderRules:
             return None, ""
         if value is None:
             return None, "null, but events cannot be deleted" if topic.kind == "events" else ""
-        return _fault_of(lambda: codec_of(topic.schema).decode(value))  # type: ignore[arg-type]
+        return _fault_of(lambda: topic.decode(value))
 
     def _time_fault(self, topic: Topic, fields: dict[str, Any] | None, now_ms: int) -> str:
         at = fields.get(topic.time) if fields is not None and topic.time else None

@@ -36,6 +36,7 @@ __all__ = [
 EXIT_PROVEN, EXIT_DIFFERENT, EXIT_UNPROVABLE = 0, 1, 6
 _SHOWN_CHARS_MAX = 120
 _REJECTED_JUMP_PERCENT = 1.0
+_WARNING = "warning: "
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -189,6 +190,12 @@ class Report(msgspec.Struct, kw_only=True):
         lines.append(f"  sha256 found   {self.found_sha256 or '-'}")
         return lines
 
+    def short_lines(self) -> list[str]:
+        """The whole report only if it is not proven; else one line, and the warnings."""
+        if not self.proven:
+            return self.lines()
+        return [self.line(), *(f"  {note}" for note in self.notes if note.startswith(_WARNING))]
+
     def next_steps(self) -> list[str]:
         """Return what to do about differences, with commands that can be pasted."""
         if self.verdict != "different":
@@ -238,7 +245,7 @@ def save_report(cluster: Cluster, report: Report) -> None:
         is_same = (previous.what, previous.name) == (report.what, report.name)
         if is_same and report.rejected_percent > previous.rejected_percent + _REJECTED_JUMP_PERCENT:
             report.notes.append(
-                f"warning: {report.rejected_percent:.1f} % of the records are late or dead; in the last proof, of"
+                f"{_WARNING}{report.rejected_percent:.1f} % of the records are late or dead; in the last proof, of"
                 f" generation {previous.generation}, it was {previous.rejected_percent:.1f} %"
             )
     write(cluster, TOPIC, _key(report), msgspec.json.encode(report), f"saving the report to {TOPIC!r}")
