@@ -4,6 +4,9 @@ flows' drivers, so no Spark runs.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ from headrace.client.generations_writer import (
     drop_generation,
 )
 from headrace.client.progress import current
+from headrace.flow.generation_choice import begin_generation, needs_deployment
+from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch import operation as operation_module
 from headrace.flow.switch.coverage import Coverage
 from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, expect_ready, switch_now
@@ -331,3 +336,49 @@ def test_a_kept_generation_is_dropped_after_its_time_but_not_while_it_is_read(re
     clock.advance(61)
     kept.drop_expired(rebuilt.know, rebuilt.generations(rebuilt.know))
     assert [entry.number for entry in rebuilt.generations(rebuilt.know).entries] == [3]
+
+
+def _context(rental: Rental, flow: Flow, fingerprint: str) -> Any:
+    return SimpleNamespace(
+        flow=flow,
+        cluster=rental.cluster,
+        app=rental.app,
+        compiled=SimpleNamespace(fingerprint=fingerprint),
+    )
+
+
+def test_a_generation_that_never_served_is_dropped_when_a_newer_one_begins(rental: Rental) -> None:
+    rental.derive(rental.know, rental.begin(rental.know), {"b0": 1})
+    superseded = rental.begin(rental.know)
+    begin_generation(_context(rental, rental.know, "newest"), "requested")
+    generations = rental.generations(rental.know)
+    assert [(entry.number, generations.role(entry.number)) for entry in generations.entries] == [
+        (1, "serving"),
+        (3, "building"),
+    ]
+    until(lambda: rental.cluster.topic(superseded.topic) is None, "its topic is deleted")
+
+
+def test_a_deployment_derives_a_switched_flow_only_if_the_process_that_did_has_died(
+    rental: Rental, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rental.write(1)
+    rental.derive(rental.know, rental.begin(rental.know), {"b0": 1})
+    second = rental.begin(rental.know)
+    rental.derive(rental.know, second, {"b0": 1})
+    switch_now(rental.cluster, rental.know, 2)
+    context, notes = _context(rental, rental.know, "new"), list[str]()
+    died = subprocess.Popen([sys.executable, "-c", ""])
+    died.wait()
+    for pid, is_needed in ((os.getppid(), False), (died.pid, True)):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        writer = open_writer(rental.cluster, rental.know, second)
+        progress = current(rental.cluster, second.progress)
+        assert progress is not None
+        owner = Ownership(rental.cluster, rental.know, 60_000)
+        owner.progress_topic = second.progress
+        owner.claim(writer, progress)
+        writer.close()
+        monkeypatch.undo()
+        assert needs_deployment(context, notes.append) is is_needed
+    assert [f"process {os.getppid()} on host" in note for note in notes] == [True]
