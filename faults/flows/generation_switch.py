@@ -160,7 +160,7 @@ class _Case:
     @contextlib.contextmanager
     def _dying_switch(self) -> Iterator[threading.Event]:
         """Stop the first switch at a random write to the log, as a kill would: nothing is cleaned up."""
-        from headrace.client import generations
+        from headrace.client import generations, generations_writer
         from headrace.client.transactional_writer import TransactionalWriter
         from headrace.flow.switch import operation
 
@@ -194,6 +194,7 @@ class _Case:
             # The dead process was on another machine, so the others wait until its lease ends.
             patched(operation, "process_name", lambda: "elsewhere:1"),
             patched(operation, "_LEASE_MS", 1_000),
+            patched(generations_writer, "_SKEW_MS", 0),
             patched(operation, "_EXTEND_S", 0.3),
             patched(operation, "_COMMIT_MS", 3_000),
             patched(generations, "_CACHE_S", 0.1),

@@ -27,7 +27,7 @@ from headrace.client.generations_writer import (
     drop_generation,
 )
 from headrace.client.progress import current
-from headrace.flow.generation_choice import begin_generation, needs_deployment
+from headrace.flow.generation_choice import begin_generation, generation_to_deploy
 from headrace.flow.ownership import Ownership, open_writer
 from headrace.flow.switch import operation as operation_module
 from headrace.flow.switch.coverage import Coverage
@@ -154,6 +154,69 @@ def poll_until_due(policy: SwitchPolicy, rental: Rental, entry: Entry, clock: Dr
     until(is_due, "the switch is due")
 
 
+def poll_until_within_limits(rental: Rental) -> None:
+    """The driver of flow ``know`` compares its rows before flow ``count`` may switch."""
+    clock, entry = DrivenClock(), new(rental, rental.know)
+    policy = rental.policy(rental.know, entry, clock, [])
+
+    def is_within_limits() -> bool:
+        progress = current(rental.cluster, entry.progress)
+        assert progress is not None
+        policy.poll(progress.last)
+        clock.advance(1)
+        return new(rental, rental.know).is_within_limits
+
+    until(is_within_limits, "the difference is within the limits")
+    assert not policy.is_switching
+    policy.close()
+
+
+def test_a_flow_downstream_does_not_switch_to_rows_of_a_generation_that_needs_the_operator(
+    rebuilt: Rental,
+) -> None:
+    rebuilt.derive(rebuilt.know, new(rebuilt, rebuilt.know), {"b0": 2}, read=4)
+    entry = new(rebuilt, rebuilt.count)
+    rebuilt.derive(rebuilt.count, entry, {f"b{number}": 2 for number in range(4)})
+    clock, notes = DrivenClock(), list[str]()
+    know = rebuilt.policy(rebuilt.know, new(rebuilt, rebuilt.know), clock, notes)
+    count = rebuilt.policy(rebuilt.count, entry, clock, notes)
+    for _ in range(4):
+        for policy, number in ((know, new(rebuilt, rebuilt.know)), (count, entry)):
+            progress = current(rebuilt.cluster, number.progress)
+            assert progress is not None
+            policy.poll(progress.last)
+        clock.advance(2)
+    assert (count.is_switching, know.is_switching) == (False, False)
+    assert any("3 of 4 keys are gone" in note for note in notes)
+    assert any(
+        f"generation 2 of flow {rebuilt.know.name}, which it reads, is within the limits" in note
+        for note in notes
+    )
+    know.close()
+
+
+def test_a_generation_must_reach_what_the_serving_one_has_read_lately(rental: Rental) -> None:
+    rental.write(4)
+    first = rental.begin(rental.know)
+    rental.derive(rental.know, first, {"b0": 1}, read=1)
+    entry = rental.begin(rental.know)
+    clock, notes = DrivenClock(), list[str]()
+    policy = rental.policy(rental.know, entry, clock, notes)
+    policy.poll(None)
+    # It takes the new generation a minute to read what the serving one had read, which then is far ahead.
+    rental.derive(rental.know, first, {"b1": 1, "b2": 1, "b3": 1})
+    rental.derive(rental.know, entry, {"b0": 1}, read=1)
+    clock.advance(60)
+    progress = current(rental.cluster, entry.progress)
+    assert progress is not None
+    policy.poll(progress.last)
+    assert (policy.is_switching, notes) == (False, [])
+    rental.derive(rental.know, entry, {"b1": 1, "b2": 1, "b3": 1})
+    poll_until_due(policy, rental, entry, clock)
+    policy.close()
+    rental.until_no_switch(rental.know)
+
+
 def test_a_generation_covers_only_when_the_generation_upstream_has_read_all_and_so_has_it(
     rebuilt: Rental,
 ) -> None:
@@ -181,6 +244,7 @@ def test_a_flow_downstream_neither_switches_nor_waits_for_the_operator_while_his
     rows = {f"b{number}": 2 for number in range(4)}
     rebuilt.derive(rebuilt.know, new(rebuilt, rebuilt.know), rows)
     rebuilt.derive(rebuilt.count, entry, rows)
+    poll_until_within_limits(rebuilt)
     poll_until_due(policy, rebuilt, entry, clock)
     policy.switch()
     until(lambda: rebuilt.generations(rebuilt.count).serving == 2, "generation 2 serves")
@@ -250,9 +314,9 @@ def test_the_driver_of_a_new_generation_cancels_the_switch_of_a_process_that_die
 def test_a_flow_cancels_an_abandoned_switch_of_a_flow_upstream(rebuilt: Rental) -> None:
     with GenerationsWriter(rebuilt.cluster, rebuilt.know) as writer:
         writer.write(writer.read().with_switch(2, DEAD, 1_000))
-    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 1_000)
+    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 16_000)
     assert rebuilt.generations(rebuilt.know).switching == 2
-    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 1_001)
+    cancel_abandoned_switches(rebuilt.cluster, rebuilt.app, rebuilt.count, 16_001)
     rebuilt.until_no_switch(rebuilt.know)
 
 
@@ -370,7 +434,7 @@ def test_a_deployment_derives_a_switched_flow_only_if_the_process_that_did_has_d
     context, notes = _context(rental, rental.know, "new"), list[str]()
     died = subprocess.Popen([sys.executable, "-c", ""])
     died.wait()
-    for pid, is_needed in ((os.getppid(), False), (died.pid, True)):
+    for pid, deployed in ((os.getppid(), None), (died.pid, 2)):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         writer = open_writer(rental.cluster, rental.know, second)
         progress = current(rental.cluster, second.progress)
@@ -380,5 +444,5 @@ def test_a_deployment_derives_a_switched_flow_only_if_the_process_that_did_has_d
         owner.claim(writer, progress)
         writer.close()
         monkeypatch.undo()
-        assert needs_deployment(context, notes.append) is is_needed
+        assert generation_to_deploy(context, notes.append) == deployed
     assert [f"process {os.getppid()} on host" in note for note in notes] == [True]

@@ -194,12 +194,14 @@ def switch(
 
 
 def _downstream_first(cluster: Cluster, app: App, flow: Flow, number: int) -> list[tuple[Flow, int]]:
-    """Return the flow, after all flows downstream that have a generation that reads these rows and does not serve."""
+    """Return the flow, after all flows downstream that have a generation of these rows and serve other ones."""
     steps: list[tuple[Flow, int]] = []
     for reader in _readers(cluster, app, flow, number):
-        for entry in reader.generations.entries:
-            if reader.reads_it(entry.number) and entry.number != reader.generations.serving:
-                steps += _downstream_first(cluster, app, reader.flow, entry.number)
+        if reader.reads_it(reader.generations.serving):
+            continue
+        readable = [entry.number for entry in reader.generations.entries if reader.reads_it(entry.number)]
+        if readable:
+            steps += _downstream_first(cluster, app, reader.flow, max(readable))
     return [*dict.fromkeys(steps), (flow, number)]
 
 

@@ -24,6 +24,7 @@ from headrace.client.generations import (
     generations_of,
     own_progress_topic,
     progress_of,
+    transactional_id_of,
 )
 from headrace.client.progress import wait_until_decided
 from headrace.client.transactional_writer import BULK, OutgoingRecord, TransactionalWriter
@@ -54,6 +55,8 @@ _CONFIGS = {"cleanup.policy": "compact", **APPEND_TIME}
 TRANSACTION_MS = 600_000
 """The transaction of a switch has all rows that differ."""
 _GRACE_MS = 60_000
+_SKEW_MS = 15_000
+"""How far the clock of another host may be behind."""
 _VISIBLE_S = 30.0
 _PAUSE_S = 0.01
 _RUN = secrets.token_hex(4)
@@ -178,7 +181,7 @@ def is_abandoned(generations: FlowGenerations, now_ms: int) -> bool:
     host, pid, run = (*generations.switch_by.split(":"), "", "")[:3]
     until_ms = generations.switch_until_ms
     if host != socket.gethostname() or not pid.isdigit():
-        return now_ms > until_ms
+        return now_ms > until_ms + _SKEW_MS
     if int(pid) == os.getpid():
         return run != _RUN or now_ms > until_ms
     return not is_running(int(pid)) or now_ms > until_ms + _GRACE_MS
@@ -193,6 +196,8 @@ def drop_generation(cluster: Cluster, app: Declared, flow: Flow, number: int) ->
     expect_droppable(cluster, app, flow, number)
     with GenerationsWriter(cluster, flow) as writer:
         entry = writer.drop(number)
+    # Fence its driver, which would otherwise create the topics again where brokers do that by themselves.
+    TransactionalWriter(cluster, transactional_id_of(flow, entry), f"flow {flow.name}").close()
     for topic in {entry.topic, entry.progress} - {flow.writes.name, flow.progress_topic}:
         cluster.delete_topic(topic)
     return entry

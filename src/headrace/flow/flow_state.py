@@ -109,7 +109,8 @@ def open_flow(
         ownership.claimed = True
         return state
     _expect_same_function(compiled, progress)
-    is_kept = bool(entry.kept_ms)
+    generations = generations_of(cluster, flow)
+    is_kept = generations is not None and generations.has_served(entry.number)
     _expect_same_inputs(cluster, app, compiled, progress, is_kept=is_kept)
     ensure_dead_letter_topic(cluster, flow.dead_topic, [source.log for source in progress.generation.inputs])
     _expect_uncompacted(cluster, progress.generation)

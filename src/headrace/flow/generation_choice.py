@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from headrace.client.cluster import Cluster
 from headrace.client.generations import generations_of, transactional_id_of
 from headrace.client.generations_writer import GenerationsWriter, drop_generation
 from headrace.client.progress import current, current_driver
@@ -31,11 +32,14 @@ from headrace.model.progress import Driver
 from headrace.processes import is_running
 
 __all__ = [
+    "REQUESTED",
     "begin_generation",
     "choose_generation",
     "derivable",
     "first_entry",
-    "needs_deployment",
+    "generation_to_deploy",
+    "has_certainly_ended",
+    "may_derive_beside",
     "needs_new_generation",
     "resting_entry",
     "resting_line",
@@ -43,6 +47,9 @@ __all__ = [
 ]
 
 Note = Callable[[str], None]
+REQUESTED = "requested"
+"""The reason of a generation that an operator requested. The process that records it does not derive it."""
+_OPEN_MS = 60_000
 
 
 def choose_generation(context: FlowContext) -> Entry:
@@ -63,11 +70,13 @@ def _has_readable_inputs(context: FlowContext, entry: Entry) -> bool:
     """Whether no flow upstream has switched to a generation whose rows this generation does not read."""
     progress = current(context.cluster, entry.progress)
     logs = {source.topic: source.log for source in progress.generation.inputs} if progress else {}
+    generations = generations_of(context.cluster, context.flow)
+    is_kept = generations is not None and generations.has_served(entry.number)
     for topic in context.flow.reads:
         upstream = find_upstream(context.cluster, context.app, topic) if topic.name in logs else None
         if upstream is None:
             continue
-        error = why_unreadable(context.flow, topic, logs[topic.name], upstream, is_kept=bool(entry.kept_ms))
+        error = why_unreadable(context.flow, topic, logs[topic.name], upstream, is_kept=is_kept)
         if isinstance(error, InputReplaced):
             return False
     return True
@@ -80,18 +89,23 @@ def derivable(context: FlowContext, generations: FlowGenerations) -> list[Entry]
 
 
 def resting_entry(generations: FlowGenerations, fingerprint: str) -> Entry | None:
-    """Return the serving generation if a process with this function builds another one but cannot derive this one."""
-    entry, building = generations.serving_entry, generations.building
-    is_replaced = building is not None and building.fingerprint == fingerprint != entry.fingerprint
-    return entry if is_replaced else None
+    """Return the serving generation if a process with this function derives another one but cannot derive this one."""
+    entry = generations.serving_entry
+    others = [other for other in generations.entries if other.fingerprint == fingerprint]
+    return entry if others and entry.fingerprint != fingerprint else None
 
 
 def resting_line(context: FlowContext) -> str:
     """Return a line about a serving generation that rests; empty if it does not."""
     generations = generations_of(context.cluster, context.flow)
     resting = resting_entry(generations, context.compiled.fingerprint) if generations is not None else None
-    if resting is None:
+    if generations is None or resting is None:
         return ""
+    if generations.building is None or generations.building.fingerprint != context.compiled.fingerprint:
+        return (
+            f"flow {context.flow.name}: generation {resting.number} serves, but this process has the code of an earlier"
+            f" one; generation {resting.number} rests unless another process has its code"
+        )
     return (
         f"flow {context.flow.name}: generation {resting.number} serves, but rests until the switch and afterwards,"
         " because this process has only the new function; headrace deploy keeps it deriving, in the process with the"
@@ -117,36 +131,50 @@ def needs_new_generation(context: FlowContext) -> bool:
     return not any(_has_readable_inputs(context, entry) for entry in derivable(context, generations))
 
 
-def _driver_after_switch(context: FlowContext) -> Driver | None:
-    """Return the process that derives the serving generation, if this function began it and it replaced another one.
+def generation_to_deploy(context: FlowContext, note: Note) -> int | None:
+    """Return the generation of the flow that a deployment derives: 0 for a new one, None for none.
 
-    The process with the old code does not derive that generation. So if the process that deployed the new code dies
-    before the app is started with it, no process does.
+    It derives a generation of this function that is being built, perhaps by an earlier deployment that died. The
+    process with the old code does not derive a generation that has switched. So if the process that did has died before
+    the app was started with the new code, the deployment derives that one.
     """
     generations = generations_of(context.cluster, context.flow)
-    if generations is None or not generations.kept:
-        return None
-    entry = generations.serving_entry
-    is_mine = entry.fingerprint == context.compiled.fingerprint
-    return current_driver(context.cluster, entry.progress) if is_mine else None
-
-
-def needs_deployment(context: FlowContext, note: Note) -> bool:
-    """Whether a deployment must derive the flow: its function changed, or the process that deployed it has died."""
+    if generations is None:
+        return 0
+    building = generations.building
+    is_mine = building is not None and building.fingerprint == context.compiled.fingerprint
+    if building is not None and is_mine and _has_readable_inputs(context, building):
+        return building.number
     if needs_new_generation(context):
-        return True
-    driver = _driver_after_switch(context)
+        return 0
+    serving = generations.serving_entry
+    driver = current_driver(context.cluster, serving.progress) if generations.kept else None
     if driver is None:
-        return False
-    if not _has_certainly_ended(driver):
-        note(
-            f"flow {context.flow.name} has switched to the new code; process {driver.pid} on host {driver.host} derives"
-            " its rows; if that process has ended, start the app with the new code"
-        )
-    return _has_certainly_ended(driver)
+        return None
+    if has_certainly_ended(driver):
+        return serving.number
+    note(
+        f"flow {context.flow.name} has switched to the new code; process {driver.pid} on host {driver.host} derives its"
+        " rows; if that process has ended, start the app with the new code"
+    )
+    return None
 
 
-def _has_certainly_ended(driver: Driver) -> bool:
+def may_derive_beside(cluster: Cluster, entry: Entry, now_ms: int) -> bool:
+    """Whether a process may derive a generation that it did not begin, beside another one of the same function.
+
+    A generation that was requested is for any process. Others are derived by the process that began them, as long as
+    it lives. It needs a moment to open the generation.
+    """
+    if entry.reason == REQUESTED:
+        return True
+    driver = current_driver(cluster, entry.progress) if cluster.topic(entry.progress) is not None else None
+    if driver is None:
+        return now_ms - entry.begun_ms > _OPEN_MS
+    return has_certainly_ended(driver)
+
+
+def has_certainly_ended(driver: Driver) -> bool:
     """A process on another host may still run. In a container, an earlier process can have had this process's pid."""
     return driver.host == socket.gethostname() and (driver.pid == os.getpid() or not is_running(driver.pid))
 
@@ -183,7 +211,7 @@ def first_entry(context: FlowContext) -> Entry:
 def _drop_superseded(context: FlowContext, before: FlowGenerations) -> None:
     """Drop the generations that were being built. They would never switch, because a newer one replaces them."""
     for entry in before.entries:
-        if before.role(entry.number) == "building":
+        if before.role(entry.number) in ("building", "superseded"):
             with contextlib.suppress(GenerationRead, GenerationServes, GenerationUnknown):
                 drop_generation(context.cluster, context.app, context.flow, entry.number)
 

@@ -52,6 +52,9 @@ __all__ = ["FlowFailure", "FlowRunner", "FlowStatus"]
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_S = 30.0
 _SAMPLE_RECORDS = 100
+_SWITCH_PAUSE_S = 15.0
+_SWITCH_PAUSE_S_MAX = 1_800.0
+"""After a switch that failed at its last step, when the flow had already paused for it."""
 _OWNER_CHECK_S = 1.0
 _SHRINK_FACTOR = 4
 """A batch that exceeded its transaction timeout is retried with a quarter of its rows."""
@@ -114,6 +117,7 @@ class FlowRunner:
         self._rebuild_changed = rebuild_changed
         self._ownership = self._new_ownership()
         self._generations = GenerationsCache(context.cluster)
+        self._failed_switches = 0
         self._engine: Engine | None = None
         self._ends: tuple[float, dict[str, dict[int, int]]] = (0.0, {})
 
@@ -152,14 +156,14 @@ class FlowRunner:
         self.status.state, self.status.why = "stopped", ""
 
     def _ends_quietly(self, error: Exception) -> bool:
-        """Whether the generation was dropped, or is only kept and cannot continue."""
+        """Whether the generation was dropped, or does not serve and never will by itself, and cannot continue."""
         if isinstance(error, GenerationUnknown):
             return True
         if is_retriable(error) or not self._number:
             return False
         with contextlib.suppress(LogError):
             generations = generations_of(self._cluster, self._flow)
-            return generations is not None and generations.role(self._number) == "kept"
+            return generations is not None and generations.role(self._number) in ("kept", "superseded")
         return False
 
     def _cause(self, error: Exception) -> Exception:
@@ -202,7 +206,7 @@ class FlowRunner:
             self._ownership = self._new_ownership()
             policy = self._run_generation(self._entry(), stop)
         if policy is not None:
-            policy.switch()
+            self._failed_switches = 0 if policy.switch() else self._failed_switches + 1
 
     def _entry(self) -> Entry:
         """Return the generation to run. Begin it if a rebuild was requested."""
@@ -234,7 +238,13 @@ class FlowRunner:
             self._wait_for_tables(state, stop)
             if stop.is_set():
                 return None
-            policy = SwitchPolicy(self.context, state.generation, self._note)
+            pause_s = min(_SWITCH_PAUSE_S * 2**self._failed_switches, _SWITCH_PAUSE_S_MAX)
+            policy = SwitchPolicy(
+                self.context,
+                state.generation,
+                self._note,
+                pause_s=pause_s if self._failed_switches else 0,
+            )
             kind = self._engine_kind()
             engine = kind(self.context, state, writer, self._rows_max(state))
             with contextlib.closing(engine):
@@ -276,8 +286,15 @@ class FlowRunner:
     def _watch(self, engine: Engine, stop: threading.Event, policy: SwitchPolicy) -> None:
         checked_s = time.monotonic()
         while engine.query.isActive and not engine.too_large and not policy.is_due and not stop.wait(0.1):
-            engine.poll(stop)
-            policy.poll(engine.state.last)
+            try:
+                engine.poll(stop)
+                # If the log does not respond, the next batch reports it.
+                with contextlib.suppress(LogError):
+                    policy.poll(engine.state.last)
+            except BaseException:
+                # Else the query would continue without this object.
+                engine.stop(self.patience_s)
+                raise
             # An idle flow commits nothing, so the log cannot refuse it.
             if time.monotonic() - checked_s > _OWNER_CHECK_S:
                 checked_s = time.monotonic()

@@ -87,6 +87,10 @@ class Entry(msgspec.Struct, frozen=True):
     begun_ms: int
     kept_ms: int = 0
     """When another generation replaced it; 0 if it has not served yet, or serves."""
+    is_within_limits: bool = False
+    """Whether it had caught up, with a difference that needs no operator. Flows downstream switch before it, so they
+    wait for this.
+    """
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -145,9 +149,13 @@ class FlowGenerations(msgspec.Struct, frozen=True):
 
     @property
     def building(self) -> Entry | None:
-        """The newest generation that has never served."""
-        waiting = [entry for entry in self.entries if entry.number != self.serving and not entry.kept_ms]
+        """The newest generation that has never served, if it is newer than the serving one."""
+        waiting = [entry for entry in self.entries if self.role(entry.number) == "building"]
         return waiting[-1] if waiting else None
+
+    @property
+    def superseded(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if self.role(entry.number) == "superseded")
 
     @property
     def kept(self) -> tuple[Entry, ...]:
@@ -161,7 +169,18 @@ class FlowGenerations(msgspec.Struct, frozen=True):
         if number == self.serving:
             return "serving"
         found = self.entry(number)
-        return "kept" if found is not None and found.kept_ms else "building"
+        if found is not None and found.kept_ms:
+            return "kept"
+        # A newer generation serves, so this one would return to an earlier function.
+        newest_served = max(self.serving, *(entry.number for entry in self.entries if entry.kept_ms), 0)
+        return "building" if number > newest_served else "superseded"
+
+    def has_served(self, number: int) -> bool:
+        """Whether the generation served before and was replaced, even if it serves again."""
+        found = self.entry(number)
+        return bool(found is not None and found.kept_ms) or any(
+            switch.before == number for switch in self.switches
+        )
 
     # Changes
 

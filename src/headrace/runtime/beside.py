@@ -16,7 +16,7 @@ from headrace.client.generations import GenerationsCache
 from headrace.client.generations_writer import drop_generation
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
-from headrace.flow.generation_choice import derivable
+from headrace.flow.generation_choice import derivable, may_derive_beside
 from headrace.flow.runner import FlowRunner
 from headrace.model.declarations import Declared, Flow
 from headrace.model.generations import (
@@ -81,7 +81,8 @@ class BesideFlows:
         main = self._run.flows[index]
         for entry in derivable(context, generations):
             key = (context.flow.name, entry.number)
-            if entry.number != main.number and main.number and key not in self._beside:
+            is_other = entry.number != main.number and main.number and key not in self._beside
+            if is_other and may_derive_beside(self._cluster, entry, self._clock.now_ms()):
                 runner = FlowRunner(context, entry.number, note=self._run.note)
                 self._beside[key] = runner
                 self._run.start_part(
@@ -108,11 +109,13 @@ class KeptGenerations:
         """When a generation could not be dropped, because a flow reads its rows."""
 
     def drop_expired(self, flow: Flow, generations: FlowGenerations) -> None:
+        for entry in generations.superseded:
+            self._drop(flow, entry, "another generation replaced it before it served")
         for entry in generations.kept:
             if self._keep_s and self._clock.now_ms() - entry.kept_ms > self._keep_s * 1_000:
-                self._drop(flow, entry)
+                self._drop(flow, entry, f"kept for {self._keep_s} s after the switch")
 
-    def _drop(self, flow: Flow, entry: Entry) -> None:
+    def _drop(self, flow: Flow, entry: Entry, why: str) -> None:
         key, now = (flow.name, entry.number), self._clock.steady()
         if now - self._refused_s.get(key, float("-inf")) < _DROP_AGAIN_S:
             return
@@ -126,6 +129,4 @@ class KeptGenerations:
             # The operator was faster.
             return
         else:
-            self._note(
-                f"flow {flow.name}: dropped generation {entry.number}, kept for {self._keep_s} s after the switch"
-            )
+            self._note(f"flow {flow.name}: dropped generation {entry.number}, {why}")

@@ -190,7 +190,7 @@ class Run:
         from headrace.flow.compile.compiler import compile_app
         from headrace.flow.context import FlowContext, FlowOptions
         from headrace.flow.engine.task_slots import slots_for
-        from headrace.flow.generation_choice import needs_deployment, resting_line
+        from headrace.flow.generation_choice import generation_to_deploy, resting_line
         from headrace.flow.runner import FlowRunner
         from headrace.flow.spark.session import start
         from headrace.runtime.beside import BesideFlows
@@ -206,9 +206,10 @@ class Run:
             if self._only and compiled.flow.name not in self._only:
                 continue
             context = FlowContext(self.spark, self.cluster, self.app, compiled, self.schemas, options)
-            if self._changed_only and not needs_deployment(context, self.note):
+            number = generation_to_deploy(context, self.note) if self._changed_only else 0
+            if number is None:
                 continue
-            runner = FlowRunner(context, rebuild_changed=self._rebuild_changed, note=self.note)
+            runner = FlowRunner(context, number, rebuild_changed=self._rebuild_changed, note=self.note)
             self.flows.append(runner)
             beside.add(context)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)
@@ -218,10 +219,12 @@ class Run:
             deadline = time.monotonic() + _FLOW_START_S
             while not runner.opened.wait(0.1) and part.is_running and time.monotonic() < deadline:
                 pass
-            resting = resting_line(context) if self._rebuild_changed and not self._changed_only else ""
+            resting = "" if self._changed_only else resting_line(context)
             if resting:
                 self.note(resting)
-        self.start_part(Part("generations", beside.run, self.stop_requested))
+        if not self._changed_only:
+            # The app itself derives its other generations.
+            self.start_part(Part("generations", beside.run, self.stop_requested))
 
     def _start_proofs(self) -> None:
         from headrace.runtime.proofs import Proofs

@@ -146,7 +146,10 @@ class RunPositions:
     def running_progress(self, flow: Flow) -> Progress | None:
         runners = (runner for runner in list(self._run.flows) if runner.status.name == flow.name)
         current = next((runner.current for runner in runners), None)
-        return Progress(current.generation, current.last, current.generation_offset) if current else None
+        if current is None or not current.is_serving:
+            # Another process derives the serving generation, or none does.
+            return None
+        return Progress(current.generation, current.last, current.generation_offset)
 
     def view_position(self, view: View) -> ViewPosition:
         followers = (follower for follower in list(self._run.followers) if follower.view.name == view.name)

@@ -103,6 +103,7 @@ PINNED: dict[str, set[str]] = {
         "ViewSettings",
     },
     "headrace.stores": {"Delta", "OnRead", "Postgres", "Redis", "SQLite", "Search"},
+    "headrace.processes": {"is_running"},
     "headrace.service_manager": {"ServiceManager"},
     "headrace.testing": {
         *("BrokerThread", "DrivenClock", "FlowTester", "RunningApp"),

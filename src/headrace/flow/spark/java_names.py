@@ -1,9 +1,9 @@
 """Remembers what a Java name refers to.
 
-For each part of a name such as ``jvm.org.apache.spark.sql.functions.sum``, py4j asks the JVM whether it is a package, a
-class or a method, on every access. To find out that ``org.apache`` is no class, the JVM searches all jars. Such
-questions were a tenth of the JVM's CPU time in runs of many small flows. Names never change their meaning: Headrace
-adds no classes to a JVM that runs.
+For each part of a name such as ``jvm.org.apache.spark.sql.functions.sum``, py4j sends a request to the JVM, which returns
+whether it is a package, a class or a method. It does so on every access. To find out that ``org.apache`` is no class,
+the JVM searches all jars. Such requests were a tenth of the JVM's CPU time in runs of many small flows. Names never
+change their meaning: Headrace adds no classes to a JVM that runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def remember_names(gateway: Any) -> None:
 
 
 def _remembering(found: Any) -> Any:
-    """Return the object, which from now on asks for each of its names once."""
+    """Return the object. From now on, it requests each of its names once."""
     if isinstance(found, JavaPackage):
         found.__class__ = _RememberingPackage
     elif isinstance(found, JavaClass):

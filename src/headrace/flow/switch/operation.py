@@ -260,6 +260,8 @@ class SwitchOperation:
                     writer.send(difference.stable_rows(own_topic))
                 for record in difference.changes(self._header()):
                     writer.send_one(record)
+                # The record comes last, because a transaction that is open in this topic delays all flows.
+                writer.flush()
                 self._writer.send(self._generations.switched(published, now_ms, report=report.to_json()))
                 end = self._writer.commit()
             except BaseException:

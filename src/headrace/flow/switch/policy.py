@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+import msgspec
+
 from headrace.app_argument import app_argument
 from headrace.client.errors import LogError
-from headrace.client.generations import generations_of
-from headrace.client.generations_writer import cancel_abandoned_switch
+from headrace.client.generations import find_generations, generations_of
+from headrace.client.generations_writer import GenerationsWriter, cancel_abandoned_switch
 from headrace.client.progress import current
 from headrace.clock import Clock, SystemClock
 from headrace.flow.context import FlowContext
@@ -46,7 +48,10 @@ class SwitchPolicy:
         generation: Generation,
         note: Callable[[str], None],
         clock: Clock | None = None,
+        *,
+        pause_s: float = 0.0,
     ) -> None:
+        """``pause_s``: how long to wait before an attempt to switch, after one that failed."""
         self._context = context
         self._flow = context.flow
         self._cluster = context.cluster
@@ -55,11 +60,12 @@ class SwitchPolicy:
         self._note = note
         self._clock = clock or SystemClock()
         self._is_inert = context.flow.is_realtime
-        self._next_s = 0.0
+        self._next_s = self._clock.steady() + pause_s if pause_s else 0.0
         self._operation: SwitchOperation | None = None
         self._comparison: Comparison | None = None
         self._deadline_s = 0.0
         self._coverage: Coverage | None = None
+        self._coverage_s = 0.0
         """What the serving generation had read at the first check. New records arrive all the time, so this generation
         must reach only this position.
         """
@@ -95,11 +101,13 @@ class SwitchPolicy:
         elif role != "building":
             # A switch ends the engine, so the role cannot change unnoticed.
             self._next_s = now + _CHECK_SETTLED_S
-        elif self._has_caught_up(generations, last):
+        elif self._has_caught_up(generations, last) and self._may_switch(generations, now):
             self._compare(generations, now)
 
-    def switch(self) -> None:
-        """Complete the switch. Afterwards the driver opens the generation again, whatever its role is then."""
+    def switch(self) -> bool:
+        """Complete the switch, and return whether that was possible. Afterwards the driver opens the generation again,
+        whatever its role is then.
+        """
         operation, comparison = self._operation, self._comparison
         assert operation is not None, "is_due is set while a switch is under way"
         assert comparison is not None
@@ -111,6 +119,9 @@ class SwitchPolicy:
                 self._note(line)
         except (SwitchRefused, LogError) as error:
             self._say(str(error))
+            return False
+        else:
+            return True
         finally:
             self.close()
 
@@ -134,20 +145,61 @@ class SwitchPolicy:
     # Conditions
 
     def _has_caught_up(self, generations: FlowGenerations, last: Batch | None) -> bool:
-        if self._coverage is None:
+        """Whether the generation has read what the serving one had read a few seconds ago.
+
+        The serving generation continues meanwhile, and pauses during a switch. So a position from the time when this
+        generation began is not enough.
+        """
+        now = self._clock.steady()
+        is_old = now - self._coverage_s > _COVER_S
+        if self._coverage is None or (is_old and self._coverage.is_reached(last)):
             serving = current(self._cluster, generations.serving_entry.progress)
             if serving is None:
                 return False
-            self._coverage = Coverage(self._cluster, serving, self._generation)
-        if not self._coverage.is_reached(last):
+            self._coverage, self._coverage_s = Coverage(self._cluster, serving, self._generation), now
+        return self._coverage.is_reached(last)
+
+    def _may_switch(self, generations: FlowGenerations, now: float) -> bool:
+        """Whether no generation upstream needs an operator, and all flows downstream have switched."""
+        if self._waits_for_upstream():
             return False
         waiting = self._flows_that_wait()
-        if waiting:
+        if not waiting:
+            return True
+        if not generations.expect(self._number).is_within_limits and self._context.options.switch.auto:
+            self._allow_downstream(generations, now)
+        else:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; it serves after flow"
                 f" {', '.join(waiting)} has switched"
             )
-        return not waiting
+        return False
+
+    def _waits_for_upstream(self) -> bool:
+        """Whether the rows that this generation reads are of a generation that may need an operator to serve."""
+        for source in self._generation.inputs:
+            upstream = find_generations(self._cluster, source.topic)
+            entries = upstream.entries if upstream is not None else ()
+            writer = next((entry for entry in entries if entry.topic == source.log), None)
+            if upstream is None or writer is None or upstream.role(writer.number) != "building":
+                continue
+            if not writer.is_within_limits:
+                self._say(
+                    f"flow {self._flow.name}: generation {self._number} has caught up; it serves when the difference of"
+                    f" generation {writer.number} of flow {upstream.flow}, which it reads, is within the limits or"
+                    " accepted"
+                )
+                return True
+        return False
+
+    def _allow_downstream(self, generations: FlowGenerations, now: float) -> None:
+        """Compare the rows, and record whether they are within the limits, so that flows downstream can switch."""
+        report = self._compared(generations)
+        if not self._refuse(report, now):
+            with GenerationsWriter(self._cluster, self._flow) as writer:
+                recorded = writer.read()
+                entry = msgspec.structs.replace(recorded.expect(self._number), is_within_limits=True)
+                writer.write(recorded.with_entry(entry))
 
     def _flows_that_wait(self) -> list[str]:
         """Return the flows downstream whose serving generation does not read this generation's rows."""
@@ -178,10 +230,7 @@ class SwitchPolicy:
 
     def _begin(self, generations: FlowGenerations, now: float) -> None:
         """Compare the rows, and begin the switch unless the difference exceeds the limits."""
-        entry = generations.expect(self._number)
-        if self._comparison is None:
-            self._comparison = Comparison(self._cluster, self._flow, entry)
-        report = self._comparison.report(generations)
+        report = self._compared(generations)
         if self._number != generations.serving and self._refuse(report, now):
             return
         self._operation = SwitchOperation(self._cluster, self._flow, self._number, self._clock)
@@ -190,6 +239,11 @@ class SwitchPolicy:
             self._operation.begin()
         except (LogError, SwitchRefused, SwitchUnderWay) as error:
             self._postpone(str(error), now)
+
+    def _compared(self, generations: FlowGenerations) -> SwitchReport:
+        if self._comparison is None:
+            self._comparison = Comparison(self._cluster, self._flow, generations.expect(self._number))
+        return self._comparison.report(generations)
 
     def _refuse(self, report: SwitchReport, now: float) -> bool:
         exceeded = report.exceeded(self._context.options.switch)
@@ -216,6 +270,7 @@ class SwitchPolicy:
     def _postpone(self, why: str, now: float) -> None:
         self._say(f"flow {self._flow.name}: the switch to generation {self._number} is postponed: {why}")
         self._cancel()
+        self._coverage = None
         self._next_s = now + _POSTPONE_S
 
     def _say(self, text: str) -> None:
