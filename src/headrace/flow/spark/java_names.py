@@ -1,9 +1,9 @@
 """Remembers what a Java name refers to.
 
-For each part of a name such as ``jvm.org.apache.spark.sql.functions.sum``, py4j sends a request to the JVM, which returns
-whether it is a package, a class or a method. It does so on every access. To find out that ``org.apache`` is no class,
-the JVM searches all jars. Such requests were a tenth of the JVM's CPU time in runs of many small flows. Names never
-change their meaning: Headrace adds no classes to a JVM that runs.
+For each part of a name such as ``jvm.org.apache.spark.sql.functions.sum``, and on every access, py4j requests from the
+JVM whether it is a package, a class or a method. To find out that ``org.apache`` is no class, the JVM searches all
+jars. Such requests were a tenth of the JVM's CPU time in runs of many small flows. Names never change their meaning:
+Headrace adds no classes to a JVM that runs.
 """
 
 from __future__ import annotations
