@@ -6,6 +6,7 @@ a topic that the app declares, that no flow writes, and that the dead-letter top
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ import msgspec
 
 from headrace.app import App
 from headrace.client.cluster import Cluster
+from headrace.client.generations import progress_of
 from headrace.model.codec.codec import codec_of
 from headrace.model.declarations import Flow
 from headrace.model.rejection import LetterState, Reason
@@ -21,7 +23,7 @@ from headrace.ops.dead.dead_topic import dead_topics
 from headrace.ops.dead.letter import REPLAY, Header, Letter, Origin, RecordId
 from headrace.ops.dead.letter_index import LetterIndex, LetterInfo
 from headrace.ops.dead.letter_states import StateRecord, flow_that_derives
-from headrace.ops.dead.reader_rules import ReaderOutcome, ReaderRules, readers_of
+from headrace.ops.dead.reader_rules import FlowTimes, ReaderOutcome, ReaderRules, readers_of
 
 __all__ = [
     "Content",
@@ -86,7 +88,7 @@ class ReplayRules:
     def __init__(self, cluster: Cluster, app: App, future_us: int) -> None:
         self._cluster = cluster
         self._app = app
-        self._readers = ReaderRules(app, future_us)
+        self._readers = ReaderRules(app, future_us, functools.cache(self._times_of))
         self._declared = {topic.name: topic for topic in app.topics}
         self._origins: dict[str, frozenset[str]] = {}
         for dead_topic in dead_topics(app):
@@ -152,11 +154,19 @@ class ReplayRules:
             why = f"it has no key, but topic {target.topic!r} is compacted"
             return _result(letter, "cannot", why=why, size=size, headers=kept)
         topic, accepted_by = self._declared[target.topic], index.accepted_by(letter)
-        outcomes = self._readers.outcomes(topic, content.key, content.value, now_ms, accepted_by)
+        partition = self.partition(letter, content)
+        outcomes = self._readers.outcomes(topic, content.key, content.value, now_ms, accepted_by, partition)
         rejections = [outcome.note for outcome in outcomes if outcome.outcome == "rejects"]
         unfit = self._readers.fault(topic, content.value, now_ms) or next(iter(rejections), "")
-        to = RecordId(target.topic, self.partition(letter, content), -1)
+        to = RecordId(target.topic, partition, -1)
         return _result(letter, "ready", to=to, size=size, unfit=unfit, readers=outcomes, headers=kept)
+
+    def _times_of(self, flow: Flow) -> FlowTimes | None:
+        progress = progress_of(self._cluster, flow)
+        if progress is None or progress.last is None or progress.generation.late not in ("drop", "side"):
+            return None
+        last = progress.last
+        return FlowTimes(progress.generation.late, last.next_newest_us, last.next_watermark_us)
 
     def value_fault(self, topic: str, value: bytes | None, now_ms: int) -> str:
         """Return why a value does not fit the declared topic; empty if it fits."""
