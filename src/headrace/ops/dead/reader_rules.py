@@ -75,7 +75,9 @@ class ReaderRules:
         accepted_by: Collection[str] = (),
         partition: int = -1,
     ) -> list[ReaderOutcome]:
-        """The record is written to ``partition``, if it is known. ``accepted_by`` has the dead-letter topics of the flows that have processed the original record."""
+        """The record is written to ``partition``, if it is known. ``accepted_by`` has the dead-letter topics of the
+        flows that have processed the original record.
+        """
         fields, fault = self._decode(topic, value)
         outcomes = []
         for reader in readers_of(self._app, topic.name):
