@@ -148,6 +148,8 @@ class _Deployment:
                 self._expect_refused(address)
             self._deploy(address, app)
             self._wait_for_rows(self._new, "after the switch")
+        if reader.error is not None:
+            self._outcome.problems.append(f"the reader failed: {reader.error!r}")
         if reader.lost_keys_max:
             self._outcome.problems.append(f"a reader saw {reader.lost_keys_max} keys disappear")
 
@@ -270,16 +272,23 @@ class _Reader:
         self._topic = topic
         self._stop = threading.Event()
         self.lost_keys_max = 0
+        self.error: Exception | None = None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[_Reader]:
-        thread = threading.Thread(target=self._read, daemon=True)
+        thread = threading.Thread(target=self._read_and_keep_error, daemon=True)
         thread.start()
         try:
             yield self
         finally:
             self._stop.set()
             thread.join(30)
+
+    def _read_and_keep_error(self) -> None:
+        try:
+            self._read()
+        except Exception as error:
+            self.error = error
 
     def _read(self) -> None:
         from confluent_kafka import Consumer, TopicPartition

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from faults.servers.fork_server import parent_death_prefix
 
 __all__ = ["AppProcess"]
@@ -79,5 +81,9 @@ class AppProcess:
         return self.wait()
 
     def kill(self) -> None:
+        """Send SIGKILL, and wait until the broker and the JVM have ended too, which releases their files."""
+        children = psutil.Process(self.pid).children(recursive=True) if self.code is None else []
         self._process.kill()
         self._process.wait()
+        _, alive = psutil.wait_procs(children, timeout=_WAIT_S_MAX)
+        assert not alive, f"these processes did not end with headrace {self._words}: {alive}"

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from faults.wait import until
@@ -21,9 +22,11 @@ from headrace.client.generations_writer import (
     drop_generation,
 )
 from headrace.client.progress import current
-from headrace.flow.generation_choice import begin_generation, generation_to_deploy
+from headrace.flow.generation_choice import begin_generation, generation_to_deploy, may_derive_beside
 from headrace.flow.ownership import Ownership, open_writer
+from headrace.flow.switch import difference
 from headrace.flow.switch import operation as operation_module
+from headrace.flow.switch.comparison import Comparison
 from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, expect_ready, switch_now
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.declarations import Flow
@@ -362,3 +365,39 @@ def test_a_deployment_derives_a_switched_flow_only_if_the_process_that_did_has_d
         monkeypatch.undo()
         assert generation_to_deploy(context, notes.append) == deployed
     assert [f"process {os.getppid()} on host" in note for note in notes] == [True]
+
+
+def test_an_app_derives_a_deployed_generation_only_when_it_serves_or_nobody_does(rental: Rental) -> None:
+    rental.derive(rental.know, rental.begin(rental.know), {"b0": 1})
+    entry = begin_generation(_context(rental, rental.know, "new"), "an input changed", is_deployed=True)
+    generations = rental.generations(rental.know)
+
+    def may_derive(generations: FlowGenerations, after_ms: int) -> bool:
+        return may_derive_beside(
+            rental.cluster, generations, generations.expect(2), entry.begun_ms + after_ms
+        )
+
+    # The deployment needs a moment to open it.
+    assert not may_derive(generations, 60_000)
+    assert may_derive(generations, 60_001)
+    assert may_derive(msgspec.structs.replace(generations, serving=2), 0)
+    requested = msgspec.structs.replace(entry, is_deployed=False)
+    assert may_derive(generations.with_entry(requested), 0)
+
+
+def test_a_comparison_continues_after_the_log_did_not_respond(
+    rebuilt: Rental, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = new(rebuilt, rebuilt.know)
+    with Comparison(rebuilt.cluster, rebuilt.know, entry) as comparison:
+
+        def broken(*arguments: Any) -> Any:
+            yield from ()
+            raise LogError("no response", name="TIMED_OUT", retriable=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(difference, "read", broken)
+            with pytest.raises(LogError):
+                comparison.report(rebuilt.generations(rebuilt.know))
+        counts = comparison.report(rebuilt.generations(rebuilt.know)).counts
+    assert (counts.before, counts.after) == (4, 1)

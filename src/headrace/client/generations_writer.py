@@ -134,7 +134,9 @@ class GenerationsWriter:
                 )
             time.sleep(_PAUSE_S)
 
-    def begin_generation(self, fingerprint: str, reason: str, *, is_served_at_once: bool = False) -> Entry:
+    def begin_generation(
+        self, fingerprint: str, reason: str, *, is_served_at_once: bool = False, is_deployed: bool = False
+    ) -> Entry:
         """Record the next generation of the flow. Its driver begins to derive it."""
         generations = self.read()
         number = generations.newest + 1
@@ -145,6 +147,7 @@ class GenerationsWriter:
             fingerprint,
             reason,
             time.time_ns() // 1_000_000,
+            is_deployed=is_deployed,
         )
         changed = generations.with_entry(entry)
         if is_served_at_once:

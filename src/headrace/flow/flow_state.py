@@ -207,6 +207,7 @@ def _begin(context: FlowContext, writer: TransactionalWriter, driver: Driver, en
         latency=flow.latency,
         updates=compiled.mode == "update",
         late=compiled.late,
+        has_watermark=compiled.has_watermark,
         driver=driver,
         digest=compiled.digest,
     )

@@ -32,7 +32,6 @@ from headrace.model.progress import Driver
 from headrace.processes import is_running
 
 __all__ = [
-    "REQUESTED",
     "begin_generation",
     "choose_generation",
     "derivable",
@@ -47,8 +46,6 @@ __all__ = [
 ]
 
 Note = Callable[[str], None]
-REQUESTED = "requested"
-"""The reason of a generation that an operator requested. The process that records it does not derive it."""
 _OPEN_MS = 60_000
 
 
@@ -134,7 +131,7 @@ def needs_new_generation(context: FlowContext) -> bool:
 def generation_to_deploy(context: FlowContext, note: Note) -> int | None:
     """Return the generation of the flow that a deployment derives: 0 for a new one, None for none.
 
-    It derives a generation of this function that is being built, perhaps by an earlier deployment that died. The
+    It derives a generation of this function that an earlier deployment began, because that one may have died. The
     process with the old code does not derive a generation that has switched. So if the process that did has died before
     the app was started with the new code, the deployment derives that one.
     """
@@ -143,7 +140,13 @@ def generation_to_deploy(context: FlowContext, note: Note) -> int | None:
         return 0
     building = generations.building
     is_mine = building is not None and building.fingerprint == context.compiled.fingerprint
-    if building is not None and is_mine and _has_readable_inputs(context, building):
+    if (
+        building is not None
+        and is_mine
+        and building.is_deployed
+        and _has_readable_inputs(context, building)
+        and not upstream_being_built(context)
+    ):
         return building.number
     if needs_new_generation(context):
         return 0
@@ -160,13 +163,13 @@ def generation_to_deploy(context: FlowContext, note: Note) -> int | None:
     return None
 
 
-def may_derive_beside(cluster: Cluster, entry: Entry, now_ms: int) -> bool:
-    """Whether a process may derive a generation that it did not begin, beside another one of the same function.
+def may_derive_beside(cluster: Cluster, generations: FlowGenerations, entry: Entry, now_ms: int) -> bool:
+    """Whether an app may derive a generation beside another one of the same function.
 
-    A generation that was requested is for any process. Others are derived by the process that began them, as long as
-    it lives. It needs a moment to open the generation.
+    Until it serves, a generation that was deployed is derived by the process that deploys it, as long as that lives. It
+    needs a moment to open the generation.
     """
-    if entry.reason == REQUESTED:
+    if not entry.is_deployed or entry.number == generations.serving:
         return True
     driver = current_driver(cluster, entry.progress) if cluster.topic(entry.progress) is not None else None
     if driver is None:
@@ -216,7 +219,7 @@ def _drop_superseded(context: FlowContext, before: FlowGenerations) -> None:
                 drop_generation(context.cluster, context.app, context.flow, entry.number)
 
 
-def begin_generation(context: FlowContext, reason: str) -> Entry:
+def begin_generation(context: FlowContext, reason: str, *, is_deployed: bool = False) -> Entry:
     """Record a new generation of the flow, which its driver then builds beside the serving one.
 
     A real-time flow has no position at which one generation could replace another. So its new generation replaces the
@@ -228,7 +231,9 @@ def begin_generation(context: FlowContext, reason: str) -> Entry:
         before = writer.read()
         progress = current(cluster, before.serving_entry.progress)
         at_once = flow.is_realtime or (progress is not None and progress.generation.latency == "realtime")
-        entry = writer.begin_generation(context.compiled.fingerprint, reason, is_served_at_once=at_once)
+        entry = writer.begin_generation(
+            context.compiled.fingerprint, reason, is_served_at_once=at_once, is_deployed=is_deployed
+        )
     if not at_once:
         _drop_superseded(context, before)
     if at_once:

@@ -98,6 +98,7 @@ class FlowRunner:
         *,
         rebuild: str = "",
         rebuild_changed: bool = False,
+        is_deployment: bool = False,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.status = FlowStatus(context.flow.name)
@@ -115,6 +116,7 @@ class FlowRunner:
         self._note = note
         self._rebuild = rebuild
         self._rebuild_changed = rebuild_changed
+        self._is_deployment = is_deployment
         self._ownership = self._new_ownership()
         self._generations = GenerationsCache(context.cluster)
         self._failed_switches = 0
@@ -202,22 +204,25 @@ class FlowRunner:
         except (FlowChanged, InputReplaced, TableRepartitioned) as changed:
             if not self._rebuild_changed:
                 raise
-            self._number = begin_generation(self.context, changed.message).number
+            self._number = self._begin_generation(changed.message).number
             self._ownership = self._new_ownership()
             policy = self._run_generation(self._entry(), stop)
         if policy is not None:
             self._failed_switches = 0 if policy.switch() else self._failed_switches + 1
 
+    def _begin_generation(self, reason: str) -> Entry:
+        return begin_generation(self.context, reason, is_deployed=self._is_deployment)
+
     def _entry(self) -> Entry:
         """Return the generation to run. Begin it if a rebuild was requested."""
         if self._rebuild:
             exists = generations_of(self._cluster, self._flow) is not None
-            self._number = begin_generation(self.context, self._rebuild).number if exists else 1
+            self._number = self._begin_generation(self._rebuild).number if exists else 1
             self._rebuild = ""
         if not self._number:
             entry = choose_generation(self.context)
             building = self._rebuild_changed and upstream_being_built(self.context)
-            return begin_generation(self.context, building) if building else entry
+            return self._begin_generation(building) if building else entry
         generations = generations_of(self._cluster, self._flow)
         return first_entry(self.context) if generations is None else generations.expect(self._number)
 
@@ -238,7 +243,7 @@ class FlowRunner:
             self._wait_for_tables(state, stop)
             if stop.is_set():
                 return None
-            pause_s = min(_SWITCH_PAUSE_S * 2**self._failed_switches, _SWITCH_PAUSE_S_MAX)
+            pause_s = min(_SWITCH_PAUSE_S * 2 ** min(self._failed_switches, 10), _SWITCH_PAUSE_S_MAX)
             policy = SwitchPolicy(
                 self.context,
                 state.generation,

@@ -87,6 +87,8 @@ class Entry(msgspec.Struct, frozen=True):
     begun_ms: int
     kept_ms: int = 0
     """When another generation replaced it; 0 if it has not served yet, or serves."""
+    is_deployed: bool = False
+    """Whether ``headrace deploy`` began it. Its process derives it until it serves."""
     is_within_limits: bool = False
     """Whether it had caught up, with a difference that needs no operator. Flows downstream switch before it, so they
     wait for this.

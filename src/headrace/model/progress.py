@@ -167,6 +167,8 @@ class Generation(msgspec.Struct, frozen=True, tag_field="record", tag="generatio
     """What the flow does with late events, a ``LateMode``. Empty if no input has an event time, in real time, and in
     generations of earlier releases, which decided by batch what was late.
     """
+    has_watermark: bool = False
+    """Whether the flow drops state by event time, so that it rejects events before its watermark."""
     driver: Driver | None = None
     """The driver that wrote the record; None in records of earlier releases."""
     continues: int = -1

@@ -82,7 +82,7 @@ class BesideFlows:
         for entry in derivable(context, generations):
             key = (context.flow.name, entry.number)
             is_other = entry.number != main.number and main.number and key not in self._beside
-            if is_other and may_derive_beside(self._cluster, entry, self._clock.now_ms()):
+            if is_other and may_derive_beside(self._cluster, generations, entry, self._clock.now_ms()):
                 runner = FlowRunner(context, entry.number, note=self._run.note)
                 self._beside[key] = runner
                 self._run.start_part(

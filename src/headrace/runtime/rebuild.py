@@ -60,7 +60,7 @@ def rebuild(
     from headrace.flow.compile.compiler import compile_app
     from headrace.flow.context import FlowContext, FlowOptions
     from headrace.flow.flow_state import open_flow
-    from headrace.flow.generation_choice import REQUESTED, begin_generation, first_entry
+    from headrace.flow.generation_choice import begin_generation, first_entry
     from headrace.flow.ownership import Ownership, expect_owner, open_writer
     from headrace.flow.spark.session import start, stop
 
@@ -76,7 +76,7 @@ def rebuild(
         for flow in flows:
             context = FlowContext(session, cluster, app, compiled[flow.name], {}, options)
             has_begun = generations_of(cluster, flow) is not None
-            entry = begin_generation(context, REQUESTED) if has_begun else first_entry(context)
+            entry = begin_generation(context, "requested") if has_begun else first_entry(context)
             expect_owner(cluster, app, flow)
             writer = open_writer(cluster, flow, entry, options.transaction_timeout_ms)
             try:

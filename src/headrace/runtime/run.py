@@ -209,7 +209,13 @@ class Run:
             number = generation_to_deploy(context, self.note) if self._changed_only else 0
             if number is None:
                 continue
-            runner = FlowRunner(context, number, rebuild_changed=self._rebuild_changed, note=self.note)
+            runner = FlowRunner(
+                context,
+                number,
+                rebuild_changed=self._rebuild_changed,
+                is_deployment=self._changed_only,
+                note=self.note,
+            )
             self.flows.append(runner)
             beside.add(context)
             part = Part(f"flow {compiled.flow.name}", runner.run, self.stop_requested)

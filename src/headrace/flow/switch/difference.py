@@ -178,7 +178,11 @@ class Difference:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         self._database.execute("BEGIN")
-        yield
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
         self._database.execute("COMMIT")
 
     def _add(self, table: str, message: Message) -> None:

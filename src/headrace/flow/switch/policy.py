@@ -36,6 +36,8 @@ _CHECK_S = 1.0
 _CHECK_SETTLED_S = 10.0
 _COMPARE_AGAIN_S = 30.0
 _COVER_S = 10.0
+_COVER_S_MAX = 60.0
+_AS_LONG = 1.5
 _POSTPONE_S = 5.0
 
 
@@ -64,8 +66,12 @@ class SwitchPolicy:
         self._operation: SwitchOperation | None = None
         self._comparison: Comparison | None = None
         self._deadline_s = 0.0
+        self._wait_s = _COVER_S
         self._coverage: Coverage | None = None
         self._coverage_s = 0.0
+        self._took_s = 0.0
+        """How long it took to read what the serving generation had read."""
+        self._checked_limits_s = float("-inf")
         """What the serving generation had read at the first check. New records arrive all the time, so this generation
         must reach only this position.
         """
@@ -151,12 +157,17 @@ class SwitchPolicy:
         generation began is not enough.
         """
         now = self._clock.steady()
-        is_old = now - self._coverage_s > _COVER_S
-        if self._coverage is None or (is_old and self._coverage.is_reached(last)):
-            serving = current(self._cluster, generations.serving_entry.progress)
-            if serving is None:
+        if self._coverage is not None:
+            if not self._coverage.is_reached(last):
                 return False
-            self._coverage, self._coverage_s = Coverage(self._cluster, serving, self._generation), now
+            before_s, self._took_s = self._took_s, now - self._coverage_s
+            # If it took about as long as the time before, it is the time of a batch and will not become shorter.
+            if self._took_s <= max(_COVER_S, before_s * _AS_LONG):
+                return True
+        serving = current(self._cluster, generations.serving_entry.progress)
+        if serving is None:
+            return False
+        self._coverage, self._coverage_s = Coverage(self._cluster, serving, self._generation), now
         return self._coverage.is_reached(last)
 
     def _may_switch(self, generations: FlowGenerations, now: float) -> bool:
@@ -166,9 +177,10 @@ class SwitchPolicy:
         waiting = self._flows_that_wait()
         if not waiting:
             return True
-        if not generations.expect(self._number).is_within_limits and self._context.options.switch.auto:
-            self._allow_downstream(generations, now)
-        else:
+        if self._context.options.switch.auto and now - self._checked_limits_s > _COMPARE_AGAIN_S:
+            self._checked_limits_s = now
+            self._record_limits(now)
+        elif generations.expect(self._number).is_within_limits:
             self._say(
                 f"flow {self._flow.name}: generation {self._number} has caught up; it serves after flow"
                 f" {', '.join(waiting)} has switched"
@@ -192,13 +204,22 @@ class SwitchPolicy:
                 return True
         return False
 
-    def _allow_downstream(self, generations: FlowGenerations, now: float) -> None:
+    def _record_limits(self, now: float) -> None:
         """Compare the rows, and record whether they are within the limits, so that flows downstream can switch."""
-        report = self._compared(generations)
-        if not self._refuse(report, now):
+        generations = generations_of(self._cluster, self._flow)
+        if generations is None:
+            return
+        is_within_limits = not self._refuse(self._compared(generations), now)
+        # The comparison can take long. A writer would cancel a switch that began meanwhile.
+        generations = generations_of(self._cluster, self._flow)
+        if generations is None or generations.switching:
+            return
+        if generations.expect(self._number).is_within_limits != is_within_limits:
             with GenerationsWriter(self._cluster, self._flow) as writer:
                 recorded = writer.read()
-                entry = msgspec.structs.replace(recorded.expect(self._number), is_within_limits=True)
+                entry = msgspec.structs.replace(
+                    recorded.expect(self._number), is_within_limits=is_within_limits
+                )
                 writer.write(recorded.with_entry(entry))
 
     def _flows_that_wait(self) -> list[str]:
@@ -234,7 +255,8 @@ class SwitchPolicy:
         if self._number != generations.serving and self._refuse(report, now):
             return
         self._operation = SwitchOperation(self._cluster, self._flow, self._number, self._clock)
-        self._deadline_s = now + _COVER_S
+        self._wait_s = min(max(_COVER_S, 2 * self._took_s), _COVER_S_MAX)
+        self._deadline_s = now + self._wait_s
         try:
             self._operation.begin()
         except (LogError, SwitchRefused, SwitchUnderWay) as error:
@@ -259,13 +281,14 @@ class SwitchPolicy:
     def _wait_until_covered(self, operation: SwitchOperation, last: Batch | None, now: float) -> None:
         try:
             operation.check()
+            is_covered = operation.is_covered(last)
         except LogError as error:
             self._postpone(str(error), now)
             return
-        if operation.is_covered(last):
+        if is_covered:
             self.is_due = True
         elif now > self._deadline_s:
-            self._postpone(f"generation {self._number} did not catch up within {_COVER_S:g} s", now)
+            self._postpone(f"generation {self._number} did not catch up within {self._wait_s:.0f} s", now)
 
     def _postpone(self, why: str, now: float) -> None:
         self._say(f"flow {self._flow.name}: the switch to generation {self._number} is postponed: {why}")

@@ -166,7 +166,9 @@ class ReplayRules:
         if progress is None or progress.last is None or progress.generation.late not in ("drop", "side"):
             return None
         last = progress.last
-        return FlowTimes(progress.generation.late, last.next_newest_us, last.next_watermark_us)
+        generation = progress.generation
+        watermark_us = last.next_watermark_us if generation.has_watermark else None
+        return FlowTimes(generation.late, last.next_newest_us, watermark_us)
 
     def value_fault(self, topic: str, value: bytes | None, now_ms: int) -> str:
         """Return why a value does not fit the declared topic; empty if it fits."""
