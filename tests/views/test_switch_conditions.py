@@ -30,7 +30,7 @@ from headrace.flow.switch.comparison import Comparison
 from headrace.flow.switch.operation import SwitchOperation, SwitchRefused, expect_ready, switch_now
 from headrace.flow.switch.policy import SwitchPolicy
 from headrace.model.declarations import Flow
-from headrace.model.generations import Entry, GenerationRead
+from headrace.model.generations import Entry, FlowGenerations, GenerationRead
 from headrace.runtime.beside import KeptGenerations
 from headrace.testing.clock import DrivenClock
 from tests.support.rental import Rental
