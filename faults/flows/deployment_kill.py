@@ -294,7 +294,12 @@ class _Reader:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": "stock", "enable.auto.commit": False}
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "stock",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
         )
         consumer.assign([TopicPartition(self._topic, 0, 0)])
         keys: set[bytes] = set()
