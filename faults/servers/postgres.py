@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -165,8 +166,8 @@ class PostgresServer:
         return path
 
     def restore(self, database: str, dump: Path) -> None:
-        """Restore in one transaction while sessions are open. If PostgreSQL cancels the restore to resolve a deadlock
-        with a session, repeat it.
+        """Restore in one transaction while sessions are open. Repeat it if PostgreSQL cancels it to resolve a deadlock
+        with a session, or if a session has just created a table that the dump has too.
         """
         for left in reversed(range(10)):
             try:
@@ -180,7 +181,7 @@ class PostgresServer:
                     dump,
                 )
             except AssertionError as error:
-                if not left or "deadlock detected" not in str(error):
+                if not left or not re.search(r"deadlock detected|already exists", str(error)):
                     raise
             else:
                 return
