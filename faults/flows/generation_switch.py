@@ -161,6 +161,7 @@ class _Case:
     def _dying_switch(self) -> Iterator[threading.Event]:
         """Stop the first switch at a random write to the log, as a kill would: nothing is cleaned up."""
         from headrace.client import generations, generations_writer
+        from headrace.client.errors import LogError
         from headrace.client.transactional_writer import TransactionalWriter
         from headrace.flow.switch import operation
 
@@ -173,8 +174,7 @@ class _Case:
         def dying_commit(writer: TransactionalWriter) -> None:
             is_extension = threading.current_thread().name.startswith("switch of ")
             if is_extension and writer in dead_writers:
-                # A dead process extends nothing.
-                raise _Killed
+                raise LogError("a dead process extends nothing", name="DEAD")
             is_switch = writer.id.startswith("headrace.generations.") and not died.is_set()
             if not is_switch or is_extension or next(counter) != step:
                 return commit(writer)
